@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -23,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import di_store
 from di_store import observe
-from di_store.observe import metrics
+from di_store.observe import metrics, metrics_server
 from di_store.observe.metrics_server import MOST_AT_ONCE
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/metric_names.md"
@@ -226,28 +225,45 @@ def test_a_forked_child_does_not_keep_the_port(store: di_store.Store) -> None:
         os.close(tell)
 
 
-def test_silent_clients_hold_nobody_up(store: di_store.Store) -> None:
-    """Those that send no request take one of a few places; those beyond are refused, and all of them leave again."""
-    with observe.serve_metrics(store) as server:
-        host, port = server.url.removeprefix("http://").partition("/")[0].split(":")
-        for silent in (MOST_AT_ONCE - 1, MOST_AT_ONCE):
-            with ExitStack() as opened:
-                for _ in range(silent):
-                    opened.enter_context(socket.create_connection((host, int(port)), 60))
-                if silent < MOST_AT_ONCE:
-                    assert scraped(server.url)
-                else:
-                    with pytest.raises((urllib.error.URLError, ConnectionError)):
-                        for _ in range(100):  # until all of them have their places
-                            scraped(server.url)
-            until(lambda: _answers(server.url), "a free place")
+@pytest.mark.parametrize("sent", [b"", b"GET /met", b"GET /metrics HTTP/1.1\r\nHost: "])
+def test_half_sent_requests_hold_nobody_up(store: di_store.Store, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    """The oldest of them makes room for a scrape; and all are closed with the server."""
+    monkeypatch.setattr(metrics_server, "SILENT_SECONDS", 3600.0)
+    with observe.serve_metrics(store) as server, ExitStack() as opened:
+        half = [opened.enter_context(_half_sent(server.url, sent)) for _ in range(3 * MOST_AT_ONCE)]
+        assert scraped(server.url)
+        assert not _is_closed(half[-1])
+        server.close()
+        for each in half:
+            until(lambda each=each: _is_closed(each), "the server to close it")
 
 
-def _answers(url: str) -> bool:
+def test_a_request_that_never_ends_is_closed(store: di_store.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often its client sends another byte."""
+    monkeypatch.setattr(metrics_server, "SILENT_SECONDS", 0.1)
+    with observe.serve_metrics(store) as server, _half_sent(server.url, b"GET /metrics HTTP/1.1\r\nHost: ") as half:
+        until(lambda: _is_closed(half), "the server to close it")
+        monkeypatch.setattr(metrics_server, "SILENT_SECONDS", 3600.0)
+        assert scraped(server.url)
+
+
+def _half_sent(url: str, sent: bytes) -> socket.socket:
+    host, port = url.removeprefix("http://").partition("/")[0].split(":")
+    found = socket.create_connection((host, int(port)), 120)
+    found.sendall(sent)
+    found.setblocking(False)
+    return found
+
+
+def _is_closed(half: socket.socket) -> bool:
+    """Whether the other end has closed a connection; if not, sends one more byte."""
     try:
-        return bool(scraped(url))
-    except (urllib.error.URLError, ConnectionError):
+        half.send(b"x")
+        return half.recv(1) == b""
+    except BlockingIOError:
         return False
+    except ConnectionError:
+        return True
 
 
 ENDS = """

@@ -9,6 +9,7 @@ import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from cluster.served import ServedStore, held
 from pains import until
 
 from di_store import observe
+from di_store.observe.metrics_server import MOST_AT_ONCE
 
 Serve = Callable[..., ServedStore]
 
@@ -61,13 +63,16 @@ def test_the_figures_of_a_served_store_are_had_elsewhere(serve: Serve) -> None:
 
 
 def test_metrics_beyond_loopback_have_the_agents_certificate(serve: Serve, authorities: Any) -> None:
-    """A client that begins no handshake holds no other up."""
+    """Clients that begin no handshake hold no other up."""
     ours, other = authorities
     certificate, key = ours.sign("metrics")
     served = serve("--tls-cert", certificate, "--tls-key", key, "--metrics", "0.0.0.0:0")
     assert served.metrics.startswith(f"https://{socket.gethostname()}:")
     url = f"https://127.0.0.1:{served.metrics.rpartition(':')[2]}"
-    with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2].partition("/")[0])), 60):
+    with ExitStack() as opened:
+        for _ in range(2 * MOST_AT_ONCE):
+            port = int(url.rpartition(":")[2].partition("/")[0])
+            opened.enter_context(socket.create_connection(("127.0.0.1", port), 60))
         assert "di_store_up" in scrape(url, ssl.create_default_context(cafile=ours.path))
     with pytest.raises(urllib.error.URLError, match="CERTIFICATE_VERIFY_FAILED"):
         scrape(url, ssl.create_default_context(cafile=other.path))

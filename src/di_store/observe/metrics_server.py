@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import socket
 import ssl
 import threading
+import time
+from contextlib import suppress
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -20,9 +23,9 @@ from di_store.observe.report import HasStats, StoreReport, report, unreadable
 from di_store.runtime.forks import in_child
 
 MOST_AT_ONCE = 16
-"""Requests that are answered at the same time; further ones are refused."""
-SILENT_SECONDS = 10.0
-"""How long a client may take to send its request."""
+"""Connections at the same time. For a further one the oldest without a whole request is closed, else it is refused."""
+SILENT_SECONDS = 5.0
+"""How long a client may take to send its whole request."""
 LOOK_SECONDS = 0.1  # of the thread, whether it shall end
 
 log = logging.getLogger("di_store")
@@ -102,14 +105,19 @@ class MetricsServer:
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = SILENT_SECONDS
+    server: _Httpd
+    timeout = SILENT_SECONDS  # of a client that takes no answer
+
+    def parse_request(self) -> bool:
+        """Whether there is a request to answer."""
+        return super().parse_request() and self.server.has_asked(self.connection)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing: a line for each scrape helps nobody."""
 
 
 class _Httpd(ThreadingMixIn, WSGIServer):
-    """A thread for each request, at most `MOST_AT_ONCE`."""
+    """A thread for each connection, at most `MOST_AT_ONCE`."""
 
     daemon_threads = True
 
@@ -122,12 +130,18 @@ class _Httpd(ThreadingMixIn, WSGIServer):
         self.setup_environ()
         self.set_app(app)
         self._free = threading.Semaphore(MOST_AT_ONCE)
+        self._asking: dict[Any, float] = {}  # connections without a whole request, since when, the oldest first
+        self._lock = threading.Lock()  # of these: a connection stays open while another thread shuts it down
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread, or not at all if there are too many."""
+        """Answer in a thread, or not at all if too many are being answered."""
         if not self._free.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
+            if not self._shut_oldest():
+                self.shutdown_request(request)
+                return
+            self._free.acquire()  # the thread of the closed connection ends at once
+        with self._lock:
+            self._asking[request] = time.monotonic()
         try:
             super().process_request(request, client_address)
         except BaseException:  # no thread could start
@@ -140,6 +154,38 @@ class _Httpd(ThreadingMixIn, WSGIServer):
             super().process_request_thread(request, client_address)
         finally:
             self._free.release()
+
+    def has_asked(self, request: Any) -> bool:
+        """A connection has sent a whole request; returns whether it is still open."""
+        with self._lock:
+            return self._asking.pop(request, None) is not None
+
+    def close_request(self, request: Any) -> None:
+        """Close a connection."""
+        self.has_asked(request)
+        super().close_request(request)
+
+    def service_actions(self) -> None:
+        """Close the connections that take too long to send a request."""
+        while self._shut_oldest(time.monotonic() - SILENT_SECONDS):
+            pass
+
+    def server_close(self) -> None:
+        """Close the port, and the connections without a whole request."""
+        super().server_close()
+        while self._shut_oldest():
+            pass
+
+    def _shut_oldest(self, since: float = math.inf) -> bool:
+        """Shut down the oldest connection without a whole request, unless it is younger. Its thread closes it."""
+        with self._lock:
+            request, begun = next(iter(self._asking.items()), (None, math.inf))
+            if request is None or begun > since:
+                return False
+            del self._asking[request]
+            with suppress(OSError):  # its client has left
+                request.shutdown(socket.SHUT_RDWR)
+            return True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log it for those who look for it: clients that go away or send no request are no news."""
