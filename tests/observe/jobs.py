@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,7 +17,7 @@ from pains import Program, until
 import di_store
 
 HEAD = """
-import sys, threading
+import os, sys, threading
 import numpy as np
 import di_store
 store = di_store.attach(sys.argv[1], timeout=60)
@@ -65,17 +66,17 @@ while True:
     wait(0.01)
 """
 JUDGE = """
-table, todo = store.table("t", timeout=60), store.table("todo", timeout=60)
+table, todo = store.table("t", timeout=60), os.open(sys.argv[2], os.O_RDWR)
 say()
 while True:
-    keys = todo.sample(16).data["key"]
+    keys = np.frombuffer(os.read(todo, 128), "u8")
     table.update(keys, {"reward": np.ones(len(keys), "f4")})
 """
 JUDGED_ACTOR = """
-table, todo, pause = store.table("t", timeout=60), store.table("todo", timeout=60), float(sys.argv[2])
+table, todo, pause = store.table("t", timeout=60), os.open(sys.argv[2], os.O_RDWR), float(sys.argv[3])
 say()
 while True:
-    todo.insert({"key": table.insert({"x": np.ones(10, "f4")})[0]})
+    os.write(todo, table.insert({"x": np.ones(10, "f4")}).tobytes())
     wait(pause)
 """
 ROLLOUT_WORKER = """
@@ -238,8 +239,15 @@ def _dead_judge(job: Job) -> di_store.Store:
     store, judge = _judged(job)
     judge.process.kill()
     judge.process.wait()
-    until(lambda: store.stats()["tables"]["t"]["waiting"] > 10, "items without rewards")
-    _until_learner_waits(store)
+    _until_rewards_lack(store)
+    return store
+
+
+def _stopped_judge(job: Job) -> di_store.Store:
+    store, judge = _judged(job)
+    judge.signal(signal.SIGSTOP)
+    job.guilty = {judge.pid}
+    _until_rewards_lack(store)
     return store
 
 
@@ -248,14 +256,14 @@ def _live_judge(job: Job) -> di_store.Store:
 
 
 def _judged(job: Job) -> tuple[di_store.Store, Program]:
-    """A slow actor whose items a judge completes."""
+    """A slow actor whose items a judge completes. It gets their keys by a pipe: `update` is all that it calls."""
     store = job.open()
     schema = {**X, "reward": di_store.Spec((), "f4", late=True)}
     table = store.create_table("t", capacity=1000, schema=schema, limiter=di_store.Queue(200))
-    key = {"key": di_store.Spec((), "u8")}
-    store.create_table("todo", capacity=10_000, schema=key, limiter=di_store.Queue(10_000))
-    job.start(JUDGED_ACTOR, 0.01)
-    judge = job.start(JUDGE)
+    todo = job.folder / "todo"
+    os.mkfifo(todo)
+    job.start(JUDGED_ACTOR, todo, 0.01)
+    judge = job.start(JUDGE, todo)
     job.guilty = {job.start(LEARNER, 4, 0).pid}
     until(lambda: table.stats()["samples"] > 20, "some batches")
     return store, judge
@@ -377,6 +385,11 @@ def _until_room(store: di_store.Store) -> None:
     until(lambda: any(each["kind"] == "room" for each in store.stats()["waiters"]), "a wait for room")
 
 
+def _until_rewards_lack(store: di_store.Store) -> None:
+    until(lambda: store.stats()["tables"]["t"]["waiting"] > 10, "items without rewards")
+    _until_learner_waits(store)
+
+
 def _until_learner_waits(store: di_store.Store) -> None:
     until(lambda: any(each["kind"] == "items" for each in store.stats()["waiters"]), "the learner to wait")
 
@@ -390,6 +403,7 @@ JOBS: dict[str, tuple[str, Callable[[Job], di_store.Store]]] = {
     "stopped process": ("stopped", _stopped_learner),
     "stopped with a lock": ("stopped", _stopped_with_lock),
     "dead judge": ("judge", _dead_judge),
+    "stopped judge": ("stopped", _stopped_judge),
     "short groups": ("group", _short_groups),
     "stale items": ("stale", _stale_items),
     "remote polling": ("remote", _remote_polling),

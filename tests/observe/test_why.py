@@ -157,5 +157,9 @@ def test_the_command_answers_where_a_lock_is_held(store_name: Callable[[], str],
     assert done.stdout.startswith(f"1. Process {min(job.guilty)} is stopped"), done.stdout
 
 
-ALSO: dict[str, tuple[str, ...]] = {"remote polling": ("actor", "learner", "limiter"), "held GIL": ()}
+ALSO: dict[str, tuple[str, ...]] = {
+    "remote polling": ("actor", "learner", "limiter"),
+    "held GIL": (),
+    "stopped judge": ("judge",),
+}
 """What may be found beside the cause: in another process."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from di_store.base.sizes import format_size
-from di_store.observe.lookback import Lookback, Waits, is_near
+from di_store.observe.lookback import NO_WAITS, Change, Lookback, Waits, is_near
 from di_store.observe.report import StoreReport
 from di_store.observe.stats import AGENT
 from di_store.observe.threads import CALLS, Threads, ThreadUse
@@ -83,6 +83,7 @@ class Samples:
 
 def _stopped(seen: Lookback) -> Iterator[Finding]:
     waits = [waiter for report in seen.reports for waiter in report["waiters"]]
+    unjudged = [table.name for table in seen.tables() if _unjudged(seen, table).pids]
     for client in seen.last["clients"]:
         if not client["state"].startswith("stopped"):
             continue
@@ -90,19 +91,23 @@ def _stopped(seen: Lookback) -> Iterator[Finding]:
         held = f"pid {client['pid']}, stopped"
         behind = {each["pid"] for each in waits if (each["culprit"] or "").startswith(held)} - {client["pid"]}
         uses = any(client["slot"] in table.last["users"] for table in seen.tables())
-        if not (behind or uses or client["roles"]):
+        if behind:
+            what = f". It holds what {_named('process', sorted(behind))} needs"
+        elif uses or client["roles"]:
+            what = "; others wait for its work"
+        elif unjudged:  # calls that fill them leave no trace of their process
+            what = f". Perhaps it fills the late columns for which items of table {unjudged[0]!r} wait"
+        else:
             continue
         who = f"Process {client['process']} is {client['state']} ({share:.0%} of the time)"
-        what = f". It holds what {_named('process', sorted(behind))} needs" if behind else "; others wait for its work"
         help = f"`kill -CONT {client['pid']}` resumes it, `kill -9 {client['pid']}` frees all that it holds."
         yield Finding("stopped", f"{who}{what}.", share, help, (client["pid"],))
 
 
 def _judge(seen: Lookback) -> Iterator[Finding]:
     for table in seen.tables():
-        waits = seen.waits("items", table.name)
-        stuck = not table.inserts or table.grew(lambda each: each.unjudged) > table.inserts
-        if not table.unjudged or waits.share < LEAST_SHARE or not stuck:
+        waits = _unjudged(seen, table)
+        if not waits.pids:
             continue
         items = "groups with all answers" if table.is_grouped else "items"
         came = f"{table.inserts:,} got theirs" if table.inserts else "none got theirs"
@@ -118,10 +123,9 @@ def _judge(seen: Lookback) -> Iterator[Finding]:
 
 def _group(seen: Lookback) -> Iterator[Finding]:
     for table in seen.tables():
-        waits = seen.waits("items", table.name)
         ended = table.last["groups_dropped"] - table.first["groups_dropped"]
-        stuck = not table.inserts or table.grew(lambda each: each.lacks) + ended > table.inserts
-        if not table.lacks or table.unjudged > table.lacks or waits.share < LEAST_SHARE or not stuck:
+        waits = _stuck(seen, table, lambda each: each.lacks, ended)
+        if not waits.pids or table.unjudged > table.lacks:
             continue
         text = (
             f"{_who(waits, 'learner')} for items of table {table.name!r}, where {table.lacks:,} groups lack answers: "
@@ -129,6 +133,18 @@ def _group(seen: Lookback) -> Iterator[Finding]:
         )
         help = "`Table.incomplete()` lists the groups: give their prompts out again, or start the lost rollout worker."
         yield Finding("group", text, waits.share, help, waits.pids)
+
+
+def _unjudged(seen: Lookback, table: Change) -> Waits:
+    """The waits for items that lack late columns only."""
+    return _stuck(seen, table, lambda each: each.unjudged)
+
+
+def _stuck(seen: Lookback, table: Change, lacking: Callable[[Change], int], ended: int = 0) -> Waits:
+    """The waits for items of a table in which more items lack something than become whole; else `NO_WAITS`."""
+    waits = seen.waits("items", table.name)
+    stuck = not table.inserts or table.grew(lacking) + ended > table.inserts
+    return waits if lacking(table) and stuck and waits.share >= LEAST_SHARE else NO_WAITS
 
 
 def _stale(seen: Lookback) -> Iterator[Finding]:
