@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -191,14 +192,10 @@ def test_weights_beside_a_stopped_publisher(store_name: Callable[[], str]) -> No
 
 def test_why_is_it_slow(store_name: Callable[[], str]) -> None:
     """The page says what `di-store why` says."""
-    with di_store.open(store_name(), memory="16MiB") as store:
-        table = store.create_table("t", capacity=10)
-        table.extend({"x": np.zeros(5)})
-        with Program(STOPS, store.name) as program, dashboard(store.name) as visitor:
-            assert program.line() == "ready"
-            says = f"Process {program.pid} is stopped"
-            answer = visitor.until(lambda it: says in it.page.text, "why", store=store.name)
-            assert f"`kill -CONT {program.pid}` resumes it" in answer.page.text
+    with stopping(name := store_name()) as (program, visitor):
+        says = f"Process {program.pid} is stopped"
+        answer = visitor.until(lambda it: says in it.page.text, "why", store=name)
+        assert f"`kill -CONT {program.pid}` resumes it" in answer.page.text
 
 
 def test_disk(scene: Scene) -> None:
@@ -317,20 +314,26 @@ store.table("t").extend({"x": np.zeros(5)})
 """
 
 
+@contextmanager
+def stopping(name: str) -> Iterator[tuple[Program, Visitor]]:
+    """A process that stops with the lock of the table "t" in hand, and who looks at its store."""
+    with di_store.open(name, memory="16MiB") as store:
+        store.create_table("t", capacity=10).extend({"x": np.zeros(5)})
+        with Program(STOPS, name) as program, dashboard(name) as visitor:
+            assert program.line() == "ready"
+            yield program, visitor
+
+
 def test_a_stopped_process_that_holds_a_lock(store_name: Callable[[], str]) -> None:
     """The pages answer, and name it in place of the histograms."""
-    with di_store.open(store_name(), memory="16MiB") as store:
-        table = store.create_table("t", capacity=10)
-        table.extend({"x": np.zeros(5)})
-        with Program(STOPS, store.name) as program, dashboard(store.name) as visitor:
-            assert program.line() == "ready"
-            visitor.until(lambda it: "stopped" in it.text, "store", store=store.name)
-            answer = visitor.get("table", store=store.name, table="t")
-            assert f"pid {program.pid}, stopped" in answer.page.text
-            assert answer.page.facts["items"].startswith("5 of 10")
-            os.kill(program.pid, signal.SIGCONT)
-            program.finish()
-            visitor.until(lambda it: "a sample of 10 of 10" in it.page.text, "table", store=store.name, table="t")
+    with stopping(name := store_name()) as (program, visitor):
+        visitor.until(lambda it: "stopped" in it.text, "store", store=name)
+        answer = visitor.get("table", store=name, table="t")
+        assert f"pid {program.pid}, stopped" in answer.page.text
+        assert answer.page.facts["items"].startswith("5 of 10")
+        os.kill(program.pid, signal.SIGCONT)
+        program.finish()
+        visitor.until(lambda it: "a sample of 10 of 10" in it.page.text, "table", store=name, table="t")
 
 
 def test_a_store_of_another_version(store_name: Callable[[], str]) -> None:

@@ -348,36 +348,36 @@ def _kept_batches(job: Job) -> di_store.Store:
 
 
 def _held_gil(job: Job) -> di_store.Store:
-    store = job.open()
-    table = store.create_table("t", capacity=1000, schema=X)
-    table.extend({"x": np.ones((100, 10), "f4")})
+    store = _filled(job)
     job.guilty = {job.start(GIL).pid}
     return store
 
 
 def _healthy(job: Job) -> di_store.Store:
-    store = job.open()
-    table = store.create_table("t", capacity=1000, schema=X, limiter=di_store.MinSize(10))
-    table.extend({"x": np.ones((100, 10), "f4")})
+    store = _filled(job)
     job.start(ACTOR, 0)
     job.start(LEARNER, 64, 0)
     return store
 
 
 def _healthy_loader(job: Job) -> di_store.Store:
-    store = job.open()
-    table = store.create_table("t", capacity=1000, schema=X, limiter=di_store.MinSize(10))
-    table.extend({"x": np.ones((100, 10), "f4")})
+    store = _filled(job)
     job.start(ACTOR, 0.001)
     job.start(LOADING_LEARNER)
     return store
 
 
 def _healthy_thread(job: Job) -> di_store.Store:
-    store = job.open()
-    table = store.create_table("t", capacity=1000, schema=X, limiter=di_store.MinSize(10))
-    table.extend({"x": np.ones((100, 10), "f4")})
+    store = _filled(job)
     job.start(LEARNER_IN_A_THREAD)
+    return store
+
+
+def _filled(job: Job) -> di_store.Store:
+    """A table at which nobody waits."""
+    store = job.open()
+    table = store.create_table("t", capacity=1000, schema=X)
+    table.extend({"x": np.ones((100, 10), "f4")})
     return store
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
@@ -53,38 +54,32 @@ def items(request: Request) -> Response:
 
 def item(request: Request) -> Response:
     """One item: its facts, its values in full, and curves over its time axis."""
-    store, table, key = asked(request, "store"), asked(request, "table"), _key(request)
-    with _reader(request, store, table) as reader:
-        found, episodes = reader.one(key), reader.has_episodes
-    if found is None:
-        raise HTTPException(404, f"table {table} holds no item {key}: it has left the table, or never was in it")
-    return page(
-        request,
-        "item.html",
-        title=f"Item {key}",
-        store=store,
-        table=table,
-        found=found,
-        episodes=episodes,
-        curves=[_chart(each) for each in found.curves],
-    )
+    return _of_item(request, "item.html", ItemReader.one, lambda found: f"Item {found.item.key}")
 
 
 def episode(request: Request) -> Response:
     """The episode of one item: small columns as curves over its steps, columns of images as film strips."""
+    return _of_item(request, "episode.html", ItemReader.episode, lambda found: f"Episode {found.episode}")
+
+
+def _of_item(
+    request: Request, template: str, read: Callable[[ItemReader, int], Any], title: Callable[[Any], str]
+) -> Response:
+    """A page of what `read` finds of the item of the address."""
     store, table, key = asked(request, "store"), asked(request, "table"), _key(request)
     with _reader(request, store, table) as reader:
-        found = reader.episode(key)
+        found, episodes = read(reader, key), reader.has_episodes
     if found is None:
         raise HTTPException(404, f"table {table} holds no item {key}: it has left the table, or never was in it")
     return page(
         request,
-        "episode.html",
-        title=f"Episode {found.episode}",
+        template,
+        title=title(found),
         store=store,
         table=table,
         key=key,
         found=found,
+        episodes=episodes,
         curves=[_chart(each) for each in found.curves],
     )
 
