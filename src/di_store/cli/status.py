@@ -26,7 +26,8 @@ WAITER_HEADS = ("store", "pid>", "waits for", "since", "held up by")
 def status(as_json: bool) -> None:
     """List the stores of this user on this machine: who holds and serves them, memory, tables, and who waits for what.
 
-    Takes no locks, so it answers even where a process was stopped in the middle of its work.
+    It never waits longer than 20 ms for a table's lock, so it answers even where a process was stopped in the middle of
+    its work.
     """
     found = reports()
     if as_json:

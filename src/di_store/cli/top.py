@@ -35,7 +35,8 @@ def top(store: str | None, interval_seconds: float, once: bool, stat: bool, as_j
     """Show all stores, or STORE alone, with rates, limiters and waiting processes, until q or Ctrl-C.
 
     On a terminal the screen is refreshed, q quits, ? shows the keys. Otherwise each refresh is printed below the last
-    one, with --json as one line of JSON, with --stat as one line per store. Takes no locks.
+    one, with --json as one line of JSON, with --stat as one line per store. It never waits longer than 20 ms for a
+    table's lock.
     """
     rates, out = Rates(), console()
     screen = out.is_terminal and not (out.is_dumb_terminal or once or stat or as_json)

@@ -1,8 +1,8 @@
 """`di-store dashboard`: a read-only web page about the stores of this machine. It needs the extra `[dashboard]`.
 
-`watch.StoreWatch` looks at the stores every `watch.SECONDS` in a thread of its own, without locks, and keeps an hour of
-history. Pages are HTML made here from its last look, with charts as inline SVG (`charts`). The browser's only script
-fetches the page again and replaces its `<main>`. `gate.Gate` stands before all of it.
+`watch.StoreWatch` looks at the stores every `watch.SECONDS` in a thread of its own, without waiting for locks, and
+keeps an hour of history. Pages are HTML made here from its last look, with charts as inline SVG (`charts`). The
+browser's only script fetches the page again and replaces its `<main>`. `gate.Gate` stands before all of it.
 
 A page is a function in a module `page_*.py`, and a template in `templates/`. To add one:
 

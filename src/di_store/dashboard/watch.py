@@ -1,4 +1,4 @@
-"""Looks at the stores of this machine again and again, without locks, in a thread of its own."""
+"""Looks at the stores of this machine again and again, without waiting for locks, in a thread of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports of all stores of this machine, without locks. Each look attaches, reads and detaches: it keeps no store."""
+"""Reports of all stores of this machine. Each look attaches, reads and detaches: it keeps no store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The metrics of stores for Prometheus, and a collector that reads them without locks.
+"""The metrics of stores for Prometheus, and a collector that reads them.
 
 Names follow Prometheus's conventions: base units, and ``_total`` for what only grows. docs/metric_names.md lists them.
 """

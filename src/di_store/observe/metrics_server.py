@@ -34,7 +34,7 @@ log = logging.getLogger("di_store")
 def serve_metrics(store: HasStats | None = None, *, host: str = "127.0.0.1", port: int = 0) -> MetricsServer:
     """Serve the metrics of a store, or of all stores of this machine, to Prometheus; needs ``di-store[metrics]``.
 
-    A scrape takes no locks. The server ends with `close`, or with the process.
+    A scrape never waits longer than 20 ms for a table's lock. The server ends with `close`, or with the process.
 
     Args:
         store: the store; None: at each scrape, all stores that processes of this user hold then.

@@ -1,4 +1,4 @@
-"""Statistics of a store: bytes, processes, waiting threads; read without locks."""
+"""Statistics of a store: bytes, processes, waiting threads. Read without locks, except for those of its tables."""
 
 from __future__ import annotations
 

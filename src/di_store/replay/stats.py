@@ -1,4 +1,4 @@
-"""Statistics of a table, typed. Read without locks, except for the lengths of ragged values and sums of priorities."""
+"""Statistics of a table, typed. The lengths of ragged values and the sums of priorities take the table's lock."""
 
 from __future__ import annotations
 

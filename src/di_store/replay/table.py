@@ -397,12 +397,12 @@ class Table:
         self._backend.finish(Deadline.given(timeout))
 
     def stats(self) -> TableStats:
-        """Counts, bytes and the limiter's state, read without locks.
+        """Counts, bytes and the limiter's state.
 
         `bytes_stored`: bytes of the table's chunks. `bytes_logical`: bytes of its items if each item had its own copy
         of everything that a batch shows of it. Ragged columns are measured on up to 16,384 rows of evenly spread items,
-        which takes some milliseconds. If another process holds the lock, rows that cannot be read in 20 ms are left
-        out.
+        which takes some milliseconds. This and the sums of priorities (`mass`) take the table's lock. If another
+        process holds it for more than 20 ms, the remaining rows are left out, and `mass` is None.
         """
         return self._backend.stats()
 
