@@ -336,6 +336,23 @@ def test_items_of_every_table_are_read(view: str) -> None:
             store.drop_table(name)
 
 
+class Unloadable:
+    """Pickles, and raises when it is loaded."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return int, ("no number",)
+
+
+def test_a_value_that_cannot_be_loaded_is_its_own_loss() -> None:
+    with di_store.open(memory="64MiB") as store:
+        table = store.create_table("t", capacity=10, view=di_store.Opaque())
+        for value in ("good", Unloadable(), 3):
+            table.insert(value)
+        first, unloadable, last = (item.values[0].text for item in ItemReader(table, {}).listed(Wanted()).items)
+    assert (first, last) == ("good", "3")
+    assert "cannot be loaded, keys [1]: ValueError: invalid literal for int()" in unloadable
+
+
 def test_a_stopped_process_with_the_lock_is_named(visitor: Visitor, store: di_store.Store) -> None:
     program = """
 import sys
