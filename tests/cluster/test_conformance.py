@@ -28,12 +28,12 @@ def run(*arguments: str, transport: str = "tcp") -> str:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("DI_STORE_", "PYTEST_"))}
     environment = {**kept, "DI_STORE_TEST_FAR": transport, "DI_STORE_WINDOW": "1"}
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout", "560", *arguments],
+        [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout", "120", *arguments],
         cwd=ROOT,
         env=environment,
         capture_output=True,
         text=True,
-        timeout=2_000,
+        timeout=900,
     )
     assert done.returncode == 0, (done.stdout + done.stderr)[-8_000:]
     return done.stdout

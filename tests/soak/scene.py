@@ -66,7 +66,7 @@ class Plan:
     mortal: tuple[str, ...]
     every: float
     plant: str = ""
-    bound: float = 300.0
+    bound: float = 120.0
 
 
 class Scene:

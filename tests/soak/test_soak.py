@@ -129,7 +129,7 @@ def test_the_soak_finds_each_planted_fault(
     role, words = PLANTS[plant]
     terms = Terms(memory=48 * MIB, largest=1 * MIB, capacity=500, wait=0.1)
     others = tuple(each for each in ("churner", "streamer", "learner") if each != role)
-    bound = 2.0 if plant in ("no-more-turns", "pin-leak") else 300.0
+    bound = 2.0 if plant in ("no-more-turns", "pin-leak") else 120.0
     scene = Scene(crew, store_name(), str(tmp_path / "board"), terms, Plan((role, *others), (), 1e9, plant, bound), 1)
     with pytest.raises(AssertionError, match=words):
         soak(scene, 1.5, 3)
