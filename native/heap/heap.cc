@@ -41,7 +41,8 @@ u64 Heap::removable() const {
 u64 Heap::available(u64 wanted, Deadline deadline) {
   sweeper.settle(deadline);
   for (std::string why;;) {
-    if (free_holes(kSliceBytes, deadline)) move_pages(~u64{0}, PageReclaim::Unused::kHoles, deadline);  // exact: seldom
+    // This is called seldom, so it is exact.
+    if (free_holes(kSliceBytes, deadline)) move_pages(~u64{0}, PageReclaim::Unused::kHoles, deadline);
     u64 free = 0, removable = 0;
     {
       HeapGuard guard(*this, deadline);

@@ -189,9 +189,14 @@ class TableNeeds(msgspec.Struct, frozen=True):
     expect: float = 1.0
 
     @property
+    def own_bytes(self) -> int:
+        """Bytes of memory beside chunks, if the table is alone in its store: item slots, trees and descriptors."""
+        return self.meta_bytes + self.reserve.descriptor_bytes
+
+    @property
     def total(self) -> int:
         """Bytes of memory that the table claims in a store without a disk, alone there."""
-        return self.reserve.bytes + self.meta_bytes + self.reserve.descriptor_bytes
+        return self.reserve.bytes + self.own_bytes
 
     @property
     def in_tiers(self) -> int:
@@ -201,7 +206,7 @@ class TableNeeds(msgspec.Struct, frozen=True):
     @property
     def in_memory(self) -> int:
         """Bytes of memory that the table always claims in a store with a disk, alone there."""
-        return self.reserve.in_memory + self.meta_bytes + self.reserve.descriptor_bytes
+        return self.reserve.in_memory + self.own_bytes
 
 
 def table_needs(
@@ -423,8 +428,9 @@ def make_room(arena: _core.Arena, name: str, needed: TableNeeds, seconds: float,
     Raises:
         CapacityError: the table does not fit; the text has both numbers and the dominant column.
     """
+    descriptors = arena.descriptor_bytes(max(0, needed.reserve.chunks - held.chunks), seconds)
+    needed = msgspec.structs.replace(needed, meta_bytes=needed.meta_bytes + descriptors)
     wanted = needed.meta_bytes + (needed.reserve.in_memory if arena.tiered else needed.reserve.bytes)
-    wanted += arena.descriptor_bytes(max(0, needed.reserve.chunks - held.chunks), seconds)
     least = 0 if arena.fit else max(0, wanted - held.memory)
     while True:
         in_memory = wanted - arena.available(least, seconds) - held.memory

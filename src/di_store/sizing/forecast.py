@@ -128,7 +128,7 @@ def forecast(job: Any) -> Forecast:
     rows = sum(each.in_tiers for each in needed)
     disk = 0
     if memory < in_memory:
-        for_rows = max(0, memory - OWN_BYTES - memory // _OWN_SHARE - sum(each.meta_bytes for each in needed))
+        for_rows = max(0, memory - OWN_BYTES - memory // _OWN_SHARE - sum(each.own_bytes for each in needed))
         disk = max(LEAST_BYTES, _core.least_disk(rows, for_rows))
     may_leave = sum(each.reserve.bytes - each.reserve.in_memory for each in needed)
     hot = 1.0 if disk == 0 else min(1.0, max(0, memory - fixed) / max(1, may_leave))
