@@ -216,7 +216,10 @@ def test_a_restarted_directory_waits_for_slow_nodes(store: ClusterStore) -> None
     ray.get(one.make.remote("far"))
     keeper = keeper_of(ray.get(one.name.remote()))
     with stopped(keeper, raylet_of(keeper)):  # the raylet would start another keeper
-        ray.kill(ray.get_actor(ACTOR, namespace=NAMESPACE), no_restart=False)
+        directory = ray.get_actor(ACTOR, namespace=NAMESPACE)
+        pid = ray.get(directory.__ray_call__.remote(lambda _: os.getpid()))
+        ray.kill(directory, no_restart=False)
+        until(lambda: commands().get(pid, [""]) == [""], "the directory to end")  # until then it answers
         with pytest.raises(NodeUnavailable):
             store.create_table("far", timeout=25, **TABLE)
     with pytest.raises(TableExists):

@@ -17,6 +17,14 @@ MUTANTS = [
         (f"{TESTS}::test_synced_rows_survive_their_nodes",),
     ),
     Mutant(
+        "a-node-says-that-it-is-served-before-it-has-the-tables",
+        "backups",
+        "src/di_store/cli/serve.py::serve",
+        "if rejoin is not None:  # who",
+        "if False:  # who",
+        (f"{TESTS}::test_synced_rows_survive_their_nodes",),
+    ),
+    Mutant(
         "sync-returns-though-another-node-has-the-table",
         "backups",
         "src/di_store/cluster/backups.py::Backups._check_own",

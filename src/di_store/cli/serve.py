@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import threading
 import time
 from collections.abc import Callable
 
@@ -14,7 +15,7 @@ from di_store.base.errors import StoreClosed
 from di_store.cli.common import InputFile, Stop, json_option, print_json, store_names
 from di_store.cli.progress import progress_bar
 from di_store.cluster.listing import listed
-from di_store.cluster.rejoining import fetch, settling
+from di_store.cluster.rejoining import SETTLE_SECONDS, fetch, settling
 from di_store.cluster.watching import watching
 from di_store.observe.metrics import check_library
 from di_store.server.engine import BULK_KINDS, OWN
@@ -22,6 +23,7 @@ from di_store.server.supervisor import Serving, Supervisor, TlsFiles, is_listed
 from di_store.store.opening import check_held
 
 LOOK_SECONDS = 0.1
+_SETTLED_LOOK_SECONDS = 0.02
 AFTER_SECONDS = 60.0
 """How long a store outlives the process of ``--while-pid``: others may still read it, or start that process again."""
 
@@ -153,9 +155,11 @@ def serve(
         try:
             with (
                 listed(join, store.name, supervisor.address),
-                settling(store.name, disk, serving),
+                settling(store.name, disk, serving) as settled,
                 watching(store, supervisor.address, serving),
             ):
+                if rejoin is not None:  # who reads that it is served opens the tables next
+                    _await(settled, stop, supervisor)
                 _tell(store.name, supervisor, nodes, as_json)
                 serve_until(stop, store, supervisor, _Ended(while_pid))
         finally:
@@ -198,6 +202,13 @@ def _take_over(lost: str, disk: str | None, serving: Serving) -> None:
         f"the tables of node {lost} were copied to {disk}" if came else f"{disk} already has tables: nothing was copied"
     )
     click.echo(told, err=True)
+
+
+def _await(settled: threading.Event, stop: Stop, supervisor: Supervisor) -> None:
+    """Wait until the lost node's tables are this node's, but not long: a thread goes on with it."""
+    end = time.monotonic() + SETTLE_SECONDS
+    while not settled.is_set() and time.monotonic() < end and not stop.wait(_SETTLED_LOOK_SECONDS):
+        supervisor.look()
 
 
 class _Ended:

@@ -201,23 +201,26 @@ def _copy_part(sessions: SessionPool, backup: Backup, node: Node, name: str, at:
 
 
 @contextmanager
-def settling(name: str, disk: str | None, serving: Serving) -> Iterator[None]:
+def settling(name: str, disk: str | None, serving: Serving) -> Iterator[threading.Event]:
     """While the block runs, a thread registers in the directory that this node has the tables in its folder.
 
-    It does so only if the store's folder has tables. It tries until the directory and this node's agent answer.
+    It does so only if the store's folder has tables. It tries until the directory and this node's agent answer; then
+    the event is set.
     """
-    stopped = threading.Event()
+    stopped, settled = threading.Event(), threading.Event()
     if has_directory(serving) and disk is not None and read_home(durable.folder_of(os.path.abspath(disk))).entries:
         failed = "the tables that this node had before have not rejoined the cluster yet:"
-        given = partial(_settle, name, serving), stopped, _PAUSE_SECONDS, failed, (StoreClosed,)
+        given = partial(_settle, name, serving, settled), stopped, _PAUSE_SECONDS, failed, (StoreClosed,)
         threading.Thread(target=look_again, args=given, name="di-store rejoin", daemon=True).start()
+    else:
+        settled.set()
     try:
-        yield
+        yield settled
     finally:
         stopped.set()
 
 
-def _settle(name: str, serving: Serving) -> bool:
+def _settle(name: str, serving: Serving, settled: threading.Event) -> bool:
     store = attach(name, token=credentials_of(serving)[0], timeout=SETTLE_SECONDS)
     try:
         took = _settled(store)
@@ -225,6 +228,7 @@ def _settle(name: str, serving: Serving) -> bool:
         store.close()
     if took:
         logger.warning("this node has taken over the tables of a lost node: %s", ", ".join(took))
+    settled.set()
     return True
 
 
