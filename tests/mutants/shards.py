@@ -11,6 +11,14 @@ LOST = "tests/cluster/test_sharded_writers.py"
 
 MUTANTS = [
     Mutant(
+        "first-rows-of-a-shard-are-not-drawn",
+        "shards",
+        "src/di_store/cluster/shards/shard.py::ShardReports.forget_empty",
+        'known.stats["size"] == 0',
+        'known.stats["size"] < 0',
+        ("tests/cluster/test_shards.py::test_first_rows_of_a_shard_are_drawn_once_they_are_there",),
+    ),
+    Mutant(
         "shards-are-drawn-alike",
         "shards",
         "src/di_store/cluster/shards/probabilities.py::by_mass",

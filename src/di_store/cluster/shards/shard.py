@@ -235,6 +235,12 @@ class ShardReports:
             if known.error is None:
                 self._known[number] = known._replace(asked=float("-inf"))
 
+    def forget_empty(self) -> None:
+        """Rows were written: ask those shards again that had none, as no draw would be made from them."""
+        for number, known in list(self._known.items()):
+            if known.stats is not None and known.stats["size"] == 0:
+                self._known[number] = known._replace(asked=float("-inf"))
+
     def is_silent(self, shard: Shard) -> bool:
         """Whether the shard did not answer the last time."""
         known = self._known.get(shard.number)

@@ -138,10 +138,12 @@ class ShardedTable(TableBackend):
     def _insert(self, call: Callable[[TableBackend, Deadline], Array], deadline: Deadline) -> Array:
         shard = self.parts.route(lane_key(self.parts.key, next(self._inserts)))
         try:
-            return with_shard(shard.call(deadline, call), shard.number)
+            keys = with_shard(shard.call(deadline, call), shard.number)
         except StoreError as error:
             self.parts.is_lost(shard, error, deadline)  # the next call goes elsewhere then
             raise
+        self.parts.answers.forget_empty()
+        return keys
 
     # -- reading ------------------------------------------------------------------------------------------------
 

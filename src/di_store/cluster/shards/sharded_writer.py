@@ -114,6 +114,7 @@ class ShardWriter(OwnedWriter):
             except StoreError as error:
                 failed = failed or error
                 self._lose_if_gone(number, error, step)
+        self._parts.answers.forget_empty()
         if failed is not None:
             raise failed
 
@@ -125,6 +126,7 @@ class ShardWriter(OwnedWriter):
                 writer.close(step)
             except Exception as error:  # what rows have raised that were sent ahead: the other shards' writers end too
                 failed = failed or error
+        self._parts.answers.forget_empty()
         if failed is not None:
             raise failed
 
