@@ -14,6 +14,7 @@ from di_store.columns.ragged import Ragged
 from di_store.objects import codec
 from di_store.replay.devices import moved
 from di_store.replay.shown import repr_html
+from di_store.replay.splitting import balanced, count_ranks, sizes_of, taken
 
 _BLOB_ALIGNMENT = 64
 
@@ -135,6 +136,30 @@ class Batch:
         found.data, found.weights = moved(self.data, device), moved(self.weights, device)
         return found
 
+    def split(self, ranks: int, by: str) -> list[Batch]:
+        """One batch for each rank of a data-parallel learner, so that the ranks finish together.
+
+        The batches have equally many examples, or one more than others, and nearly equal sums of sizes. Examples keep
+        their order; everything is copied. 512 examples among 8 ranks take about a millisecond, and the copy.
+
+        Args:
+            ranks: number of batches, at most the number of examples.
+            by: the column that gives an example its size: the length of a ragged column (all rows of the example
+                together), or the number in a column with one number for each example. ``obs/units`` names a nested one.
+
+        Raises:
+            ValueError: there is no such column; or a rank would get no example.
+        """
+        ranks, sizes = count_ranks(ranks, len(self)), sizes_of(self.data, by)
+        found = []
+        for places in balanced(sizes, ranks):
+            part = Batch.__new__(Batch).become(self)
+            for name in _OF_EXAMPLES:
+                if (values := getattr(self, name)) is not None:
+                    setattr(part, name, taken(values, places))
+            found.append(part)
+        return found
+
     def become(self, other: Batch) -> Batch:
         """Set all attributes to those of `other`, and return this batch."""
         for name in self.__slots__:
@@ -152,6 +177,9 @@ class Batch:
         raise TypeError(
             "a Batch does not pickle, since its arrays lie in pooled memory: pickle copies of what you need"
         )
+
+
+_OF_EXAMPLES = tuple(name for name in Batch.__slots__ if name not in ("__weakref__", "table_size"))
 
 
 def _front(data: Any, n: int) -> Any:
