@@ -94,6 +94,28 @@ def by_hand(rng: np.random.Generator) -> Calls:
             value[two] = value[two] // 20 * 20 + 20
 
 
+@pytest.mark.parametrize("end", ["flush", "close", "extend"])
+def test_first_rows_of_a_shard_are_drawn_once_they_are_there(
+    stores: list[ClusterStore], patient: None, end: str
+) -> None:
+    """Also if this process has learned a moment ago that the shard was empty."""
+    table = stores[0].create_table("t", shards="learners", draw="mass", **ROWS)
+    writer = table.writer(lanes=16)
+    drawn: set[int] = set()
+    for lane in range(16):
+        rows = {"n": np.array([lane]), "terminated": np.zeros(1, np.bool_)}
+        keys = table.extend(rows) if end == "extend" else writer.append(rows, lane=[lane]).keys
+        if (shard := int(shards_of(keys)[0])) in drawn:
+            continue
+        if end != "extend":
+            getattr(writer, end)()
+        drawn.add(shard)
+        assert set(shards_of(table.sample(200, timeout=60).keys).tolist()) == drawn
+        writer = table.writer(lanes=16) if end == "close" else writer
+    assert len(drawn) == 3
+    writer.close()
+
+
 @pytest.mark.parametrize("mode", [None, "next_step", "same_step"])
 def test_a_sharded_writer_writes_the_same_rows_as_a_plain_one(stores: list[ClusterStore], mode: str | None) -> None:
     options: dict[str, Any] = {**ROWS, "schema": COLUMNS, "view": VIEW, "sampler": di_store.Prioritized(1.0)}

@@ -448,26 +448,6 @@ def test_opaque_and_ragged_values_work_in_shards(stores: list[ClusterStore]) -> 
     assert [set(row) <= {n % 10} for row, n in zip(peeked.data["text"], numbers(peeked), strict=True)] == [True] * 32
 
 
-@pytest.mark.parametrize("end", ["flush", "close", "extend"])
-def test_first_rows_of_a_shard_are_drawn_once_they_are_there(stores: list[ClusterStore], end: str) -> None:
-    """Also if this process has learned a moment ago that the shard was empty."""
-    table = stores[0].create_table("t", shards="learners", draw="mass", **ROWS)
-    writer = table.writer(lanes=16)
-    drawn: set[int] = set()
-    for lane in range(16):
-        rows = {"n": np.array([lane]), "terminated": np.zeros(1, np.bool_)}
-        keys = table.extend(rows) if end == "extend" else writer.append(rows, lane=[lane]).keys
-        if (shard := int(shards_of(keys)[0])) in drawn:
-            continue
-        if end != "extend":
-            getattr(writer, end)()
-        drawn.add(shard)
-        assert set(shards_of(table.sample(200, timeout=60).keys).tolist()) == drawn
-        writer = table.writer(lanes=16) if end == "close" else writer
-    assert len(drawn) == 3
-    writer.close()
-
-
 def test_out_overwrites_a_batch(stores: list[ClusterStore]) -> None:
     for name, draw in (("t", "mass"), ("u", "local")):
         table, _ = filled(stores[0], name, SIZES, draw=draw)

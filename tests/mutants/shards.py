@@ -16,7 +16,7 @@ MUTANTS = [
         "src/di_store/cluster/shards/shard.py::ShardReports.forget_empty",
         'known.stats["size"] == 0',
         'known.stats["size"] < 0',
-        ("tests/cluster/test_shards.py::test_first_rows_of_a_shard_are_drawn_once_they_are_there",),
+        ("tests/cluster/test_sharded_writers.py::test_first_rows_of_a_shard_are_drawn_once_they_are_there",),
     ),
     Mutant(
         "shards-are-drawn-alike",
