@@ -33,7 +33,10 @@ def download(folder: Path) -> Path:
     wanted.write_text(ARCHIVE + "\n")
     name = ARCHIVE.partition("==")[0]
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "-q", "--no-deps"]
-    subprocess.run([*pip, "--no-binary", name, "--require-hashes", "-d", folder, "-r", wanted], check=True)
+    # The package's setup.py wants parts of setuptools that are gone where this names another architecture's suffix.
+    environment = {key: value for key, value in os.environ.items() if key != "SETUPTOOLS_EXT_SUFFIX"}
+    words = [*pip, "--no-binary", name, "--require-hashes", "-d", folder, "-r", wanted]
+    subprocess.run(words, check=True, env=environment)
     return next(folder.glob(f"{name}-*.tar.gz"))
 
 

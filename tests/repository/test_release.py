@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,24 @@ def test_the_bill_of_materials_names_what_is_compiled_in() -> None:
         name: f"vers:pypi/>={least}" for name, least in required.items()
     }
     assert bill["metadata"]["component"]["version"] == di_store.__version__
+
+
+PIP = """import os, shutil, sys
+assert "SETUPTOOLS_EXT_SUFFIX" not in os.environ
+shutil.copy({archive!r}, sys.argv[sys.argv.index("-d") + 1])
+"""
+
+
+def test_sources_are_fetched_as_on_this_architecture(tmp_path: Path) -> None:
+    """What names another architecture in a build for it is kept from pip: it breaks the setup.py of the archive."""
+    archive = tmp_path / "zstandard-0.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(ROOT / "third_party", "zstandard-0/zstd")
+    (tmp_path / "pip.py").write_text(PIP.format(archive=str(archive)))
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "SETUPTOOLS_EXT_SUFFIX": ".aarch64-linux-gnu.so"}
+    done = run(sys.executable, ROOT / "tools/third_party.py", tmp_path / "fetched", env=environment)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "fetched/zstd.c").read_bytes() == (ROOT / "third_party/zstd.c").read_bytes()
 
 
 def test_the_site_has_a_folder_for_each_version(tmp_path: Path) -> None:
