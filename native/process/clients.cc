@@ -42,6 +42,12 @@ bool runs(const Memory& memory, u32 slot) {
   return state == 'R' || state == 'S' || state == 'D';
 }
 
+bool may_be_stopped(const Memory& memory, u32 slot) {
+  if (slot >= kMaxClients || !same_pid_namespace(memory, slot)) return true;
+  const os::ProcessLook found = os::look_at(memory.client(slot).pid.load());
+  return !found.known || found.state == 'T' || found.state == 't';
+}
+
 std::string describe_client(const Memory& memory, u32 slot) {
   if (slot >= kMaxClients) return "an unknown process";
   const std::string pid = "pid " + std::to_string(memory.client(slot).pid.load());

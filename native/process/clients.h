@@ -16,6 +16,7 @@ namespace di {
 bool is_dead(const Client& self, u32 slot);
 bool same_pid_namespace(const Memory& memory, u32 slot);      // of our own pid namespace: its pid means something here
 bool runs(const Memory& memory, u32 slot);                    // visible from here, and neither stopped nor gone
+bool may_be_stopped(const Memory& memory, u32 slot);          // true also if it is not visible from here
 std::string describe_client(const Memory& memory, u32 slot);  // "pid 123, stopped", "pid 7 in another pid namespace"
 
 // Marks the slot of a dead client, under the directory's lock. `generation`: the slot's, read before is_dead() was

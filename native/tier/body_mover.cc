@@ -33,11 +33,13 @@ bool BodyMover::take_turn(bool stalled) {
   TierHeader& header = heap_.memory.tier_header();
   const u32 own = lock_owner_word(heap_.client), other = header.mover.load();
   const u64 moved = header.moved_bodies.load();
-  if (moved != seen_ || seen_ns_ == 0) {
+  const u64 now = os::now_ns();
+  if (moved != seen_ || now - looked_ns_ > kTurnNs) {  // or nobody needed a move meanwhile
     seen_ = moved;
-    seen_ns_ = os::now_ns();
+    seen_ns_ = now;
     stalled = false;
   }
+  looked_ns_ = now;
   const bool taken = other != 0 && other != own && !owner_gone(heap_.client, other);
   if (taken && !stalled) return false;
   header.mover.store(own);
@@ -50,7 +52,10 @@ bool BodyMover::begin(bool all, Deadline deadline) {
   const bool stalled = seen_ns_ != 0 && patience_.is_over_since(seen_ns_, kTurnNs);  // asks the kernel: without a lock
   {
     HeapGuard guard(heap_, deadline);
-    if (!take_turn(stalled)) return false;
+    if (!take_turn(stalled)) {
+      read_ = false;  // it waits for that process, and not for readers
+      return false;
+    }
     const u64 usual = segment_bytes(heap_.memory.tier_header().capacity.load());
     room = segment_.room_bytes() + (heap_.disk.room() >= usual ? usual : 0);
   }

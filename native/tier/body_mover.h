@@ -78,6 +78,7 @@ class BodyMover {
   std::vector<Move> moves_;         // claimed bodies
   bool read_ = false;               // readers kept some bodies where they are
   u64 seen_ = 0, seen_ns_ = 0;      // moves ever counted in the store, and when this number last changed
+  u64 looked_ns_ = 0;               // when it was last read
   Patience patience_;               // while nothing moves
   std::vector<u8> head_;
   os::File file_;

@@ -17,7 +17,8 @@ bool Patience::any_stopped(u64 now) {
   looked_ns_ = now;
   stopped_ = false;
   for (u32 slot = 0; slot < kMaxClients && !stopped_; ++slot)
-    stopped_ = memory_.client(slot).state.load() == static_cast<u32>(ClientState::kLive) && !runs(memory_, slot);
+    stopped_ =
+        memory_.client(slot).state.load() == static_cast<u32>(ClientState::kLive) && may_be_stopped(memory_, slot);
   return stopped_;
 }
 
@@ -30,7 +31,10 @@ bool Patience::is_over_since(u64 since_ns, u64 limit_ns) { return is_too_long(os
 
 bool Patience::is_over(u64 limit_ns, u64 progress_ns) {
   const u64 now = os::now_ns();
-  if (since_ns_ == 0 || (ended_ns_ != 0 && now - ended_ns_ > rest_ns_)) {
+  const bool rested = ended_ns_ != 0 && now - ended_ns_ > rest_ns_;
+  const bool new_wait = ended_ns_ == 0 && now - asked_ns_ > limit_ns;  // whoever waits asks far more often
+  asked_ns_ = now;
+  if (since_ns_ == 0 || rested || new_wait) {
     since_ns_ = now;
     ended_ns_ = 0;
   }

@@ -16,8 +16,8 @@ class Patience {
   Patience(const Memory& memory, u64 rest_ns) : memory_(memory), rest_ns_(rest_ns) {}
 
   void renew() { since_ns_ = ended_ns_ = 0; }  // there was progress
-  // Whether there was no progress for `limit_ns`. The time counts from the first call, or from `progress_ns`, the last
-  // progress of another process, if that is later.
+  // Whether there was no progress for `limit_ns`. The time counts from the first call of the wait, or from `progress_ns`,
+  // the last progress of another process, if that is later. A call after a pause of more than `limit_ns` begins a wait.
   bool is_over(u64 limit_ns, u64 progress_ns = 0);
   bool is_over_since(u64 since_ns, u64 limit_ns);  // the same, for a wait that began at `since_ns`
 
@@ -28,6 +28,7 @@ class Patience {
   const Memory& memory_;
   const u64 rest_ns_;
   u64 since_ns_ = 0, ended_ns_ = 0;  // 0: not yet
+  u64 asked_ns_ = 0;                 // the last call
   u64 looked_ns_ = 0;
   bool stopped_ = false;  // whether a process was stopped at the last look
 };

@@ -34,6 +34,8 @@ void a_stopped_process_ends_it_early() {
   CHECK(!patience.is_over_since(ago(kLimitNs / 2), kLimitNs));
   CHECK(::kill(child.pid(), SIGCONT) == 0);
   child.go();
+  while (os::look_at(static_cast<u32>(child.pid())).lives) os::sleep_ns(1'000'000);
+  CHECK(!is_soon_over(&patience, 5 * kLimitNs));  // a dead one is no stopped one, before it is reaped too
   CHECK(child.wait() == 0);
   reap(arena, soon());
   CHECK(!is_soon_over(&patience, 5 * kLimitNs));
@@ -47,7 +49,7 @@ void it_begins_anew() {
   os::sleep_ns(1'000'000);
   CHECK(!patience.is_over(1'000'000'000'000));
   const u64 began = os::now_ns();
-  while (!patience.is_over(1'000'000)) os::sleep_ns(1'000'000);
+  while (!patience.is_over(20'000'000)) os::sleep_ns(1'000'000);
   CHECK(os::now_ns() - began < 10'000'000'000);
   CHECK(!patience.is_over(1'000'000, os::now_ns() + 60'000'000'000));
   os::sleep_ns(2 * kRestNs);
@@ -56,10 +58,20 @@ void it_begins_anew() {
   CHECK(!patience.is_over(0));
 }
 
+// A wait that ended because others made room is not counted with the next one.
+void a_pause_begins_a_wait() {
+  const auto arena = make_store("pause", 16 * kMiB);
+  Patience patience(arena->heap().memory, kRestNs);
+  CHECK(!patience.is_over(1'000'000));
+  os::sleep_ns(30'000'000);
+  CHECK(!patience.is_over(1'000'000));
+}
+
 }  // namespace
 
 int main() {
   a_stopped_process_ends_it_early();
   it_begins_anew();
+  a_pause_begins_a_wait();
   std::puts("patience ok");
 }
