@@ -110,7 +110,7 @@ def test_waits_for_an_agent_that_is_stopped_can_be_interrupted(store_name: Names
             main = threading.get_ident()
 
             def interrupt() -> None:
-                until(lambda: shared._reading == main, "the call to wait")
+                until(lambda: shared._reader == main, "the call to wait")
                 os.kill(os.getpid(), signal.SIGINT)
 
             other = threading.Thread(target=interrupt)
@@ -140,9 +140,9 @@ def test_waits_for_an_agent_that_is_stopped_can_be_interrupted(store_name: Names
 ENDING = """
 import sys, threading
 import di_store
-from di_store.client import leaving
+from di_store.client import pipe
 
-leaving.settle.__defaults__ = (1000.0,)  # how long the end waits for writers that were dropped
+pipe.settle.__defaults__ = (1000.0,)  # how long the end waits for writers that were dropped
 address, name, how = sys.argv[1:]
 store = di_store.connect(address)
 writer = store.table(name).writer()

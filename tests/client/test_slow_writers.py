@@ -84,8 +84,7 @@ def test_a_broken_writer_fails_only_its_own_next_call(far: di_store.Store, serve
     ref, (writer,) = far.put(1), opened(far, 1)
 
     def broken() -> None:
-        writer._backend._pipe.broken = ValueError("this writer is broken")
-        writer._backend._pipe._connection.wake()
+        writer._backend._pipe.close(ValueError("this writer is broken"))
 
     with stopped(served.agent):
         writer.append({"n": -1})

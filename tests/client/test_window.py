@@ -10,11 +10,20 @@ import numpy as np
 import pytest
 
 import di_store
+from di_store.client.frames import Outgoing
 from di_store.client.lanes import OpenLanes, Sent
 from di_store.client.window import SendWindow
+from di_store.protocol.connection import Message
+from di_store.protocol.frame import Kind, view
 from di_store.protocol.rows import Acknowledgement, Record, Records
 
 EPISODE = 5
+NOTHING = np.empty(0, np.uint8)
+
+
+def values_of(frame: Outgoing) -> list[int]:
+    """The numbers in the body of a frame; behind that of a row of one lane is a gap."""
+    return np.frombuffer(b"".join(bytes(view(part)) for part in frame.body), np.int64).tolist()
 
 
 def call(number: int, *, lanes: int = 1) -> Sent:
@@ -42,15 +51,15 @@ class SimulatedAgent:
         self.connected = True
         self.answers: list[tuple[bytes, np.ndarray]] = []
 
-    def make(self, meta: bytes, calls: list[Sent], most: int) -> None:
+    def make(self, frame: Outgoing, most: int) -> None:
         """Make the calls of a frame, up to `most`; the answer may be lost."""
-        records = msgspec.msgpack.decode(meta, type=Records)
+        records = msgspec.msgpack.decode(frame.meta, type=Records)
         made = []
-        for record, each in zip(records.records[:most], calls, strict=False):
+        for record, value in zip(records.records[:most], values_of(frame)[::2], strict=False):
             if record.seq <= self.done:
                 continue
             assert record.seq > self.mark, "a call is made again"
-            self.table.append(int(each.arrays[0][0]))
+            self.table.append(value)
             self.mark = self.done = record.seq
             made.append([(np.array([record.seq], np.uint64), np.zeros(1, np.int32), np.zeros(1, np.int64))])
         self.connected = most >= len(records.records)  # else the connection breaks in the middle
@@ -70,14 +79,11 @@ def run(seed: int, calls: int, *, spans: bool) -> tuple[SimulatedAgent, SendWind
         if what < 0.5 and len(sent) < calls and window.has_room():
             each = call(len(sent))
             sent.append(each)
-            window.lanes.without_cut(each)
-            if each.made is None:
-                window.push(each)
-        elif what < 0.8 and window.may_send() and agent.connected:
-            frame = window.next_frame()
-            assert frame is not None
-            meta, runs = frame
-            agent.make(meta, [each for run in runs for each in run], most=choice.choice([0, 1, 2, 99, 99, 99]))
+            window.push(each)
+        elif what < 0.8 and agent.connected:
+            frame = window.next_message()
+            if frame is not None:
+                agent.make(frame, most=choice.choice([0, 1, 2, 99, 99, 99]))
         elif what < 0.95 and agent.answers:
             meta, body = agent.answers.pop(0)
             window.note(msgspec.msgpack.decode(meta, type=Acknowledgement), body, None)
@@ -88,7 +94,7 @@ def run(seed: int, calls: int, *, spans: bool) -> tuple[SimulatedAgent, SendWind
             agent.answers = [(Acknowledgement.of(agent.done, 0, keys, b"", [])[0], np.empty(0, np.uint8))]
         else:
             agent.begin()
-            window.begin_anew({"t": (agent.mark, 1, True)}, [], "here")
+            window.begin_anew({"t": (agent.mark, 1, True)}, "here")
     return agent, window, sent
 
 
@@ -121,7 +127,7 @@ def test_a_call_over_two_tables_is_done_if_both_have_it() -> None:
         calls = [call(number) for number in range(4)]
         for each in calls:
             window.push(each)
-        window.begin_anew(marks, [], "here")
+        window.begin_anew(marks, "here")
         assert calls[0].made == []
         assert calls[1].made == ([] if done else None)
         assert done or isinstance(calls[1].error, di_store.NodeUnavailable)
@@ -142,7 +148,7 @@ def test_a_call_continues_without_its_cut_lanes() -> None:
     second = call(1, lanes=4)
     second.record.priority = [0.0, 1.0, 2.0, 3.0]
     window.push(second)
-    assert window.begin_anew({"t": (1, 4, True)}, [], "here") == 2
+    assert window.begin_anew({"t": (1, 4, True)}, "here") == 2
     assert second.record.lane == [1, 3]
     assert second.record.lead == [2]
     assert second.record.priority == [1.0, 3.0]
@@ -164,26 +170,55 @@ def test_rows_after_an_episode_end_inside_an_extend_are_kept() -> None:
     rows = np.arange(12).reshape(4, 3)
     record = Record(0, "extend", [4, 3], {"steps": [0]}, None, {"t": rows.tolist(), "u": [0, 1, 2, 3]})
     window.push(Sent(record, [rows], np.arange(3), ends[-1], row_ends=ends))
-    assert window.begin_anew({"t": (1, 3, True)}, [], "here") == 2 + 4
-    frame = window.next_frame()
+    assert window.begin_anew({"t": (1, 3, True)}, "here") == 2 + 4
+    frame = window.next_message()
     assert frame is not None
-    whole, behind = (each for run in frame[1] for each in run)
-    assert (whole.record.lead, whole.record.lane, whole.arrays[0].tolist()) == ([4, 1], [1], [[1], [4], [7], [10]])
-    assert whole.record.priority == {"t": [[1], [4], [7], [10]], "u": [0, 1, 2, 3]}
-    assert (behind.record.lead, behind.record.lane, behind.arrays[0].tolist()) == ([2], 0, [6, 9])
-    assert behind.record.priority == {"t": [6, 9], "u": [2, 3]}
-    assert behind.record.seq == whole.record.seq + 1
+    whole, behind = msgspec.msgpack.decode(frame.meta, type=Records).records
+    assert values_of(frame) == [1, 4, 7, 10, 6, 9]
+    assert (whole.lead, whole.lane) == ([4, 1], [1])
+    assert whole.priority == {"t": [[1], [4], [7], [10]], "u": [0, 1, 2, 3]}
+    assert (behind.lead, behind.lane) == ([2], 0)
+    assert behind.priority == {"t": [6, 9], "u": [2, 3]}
+    assert behind.seq == whole.seq + 1
     third = call(3, lanes=3)
     window.lanes.without_cut(third)
     assert third.record.lane == [0, 1], "the lane with an end is whole again, the other is not"
 
 
 @pytest.mark.parametrize("what", ["append", "close"])
-def test_an_awaited_call_is_resolved_too(what: str) -> None:
+@pytest.mark.parametrize("mark", [0, 1])
+def test_an_awaited_call_is_resolved_too(what: str, mark: int) -> None:
+    """It is done, or its thread asks again."""
     window = SendWindow(OpenLanes(1, spans=True), 16)
     window.lanes.ends = True
     asked = call(0)
-    asked.record.method, asked.record.seq = what, window.next_number()
-    window.begin_anew({"t": (1, 1, True)}, [asked], "here")
-    assert asked.made == []
+    asked.record.method = what
+    window.ask(asked, {}, None)
+    message = window.next_message()
+    assert message is not None
+    assert (message.kind, message.request) == (Kind.CALL, 1)
+    window.begin_anew({"t": (mark, 1, True)}, "here")
+    assert asked.message is None
+    assert asked.is_done == bool(mark)
+    assert not len(window)
+
+
+def test_the_answer_to_an_awaited_call_is_taken_once() -> None:
+    """Also if the agent acknowledges the call first, on the next connection, and then answers it again."""
+    window = SendWindow(OpenLanes(1, spans=False), 16)
+    first, second = call(0), call(1)
+    window.ask(first, {}, None)
+    assert window.next_message() is not None
+    window.resume(1, 0)
+    again = window.next_message()
+    assert again is not None
+    assert again.request == 1
+    found, _ = Acknowledgement.of(1, 0, [[]], b"", [])
+    window.note(msgspec.msgpack.decode(found, type=Acknowledgement), NOTHING, None)
+    assert first.is_done
+    window.ask(second, {}, None)
+    assert window.answer(Message(Kind.ANSWER, 1, 0, b"", NOTHING)) is None
+    assert not second.is_done
+    assert window.answer(Message(Kind.ANSWER, 2, 0, b"", NOTHING)) is second
+    assert second.is_done
     assert not len(window)

@@ -16,7 +16,7 @@ import di_store
 from cluster.nodes import Node, cluster_nodes
 from cluster.shards import ROWS, SCHEMA, step, table_of
 from di_store import cluster
-from di_store.cluster.shards.lane_values import LaneValues
+from di_store.client.lane_values import LaneValues
 from di_store.cluster.store import ClusterStore
 from di_store.replay.keys import plain, with_shard
 

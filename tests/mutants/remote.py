@@ -120,8 +120,8 @@ MUTANTS = [
     Mutant(
         "meta-of-any-size-is-sent",
         "remote",
-        "src/di_store/client/window.py::SendWindow.next_frame",
-        "len(meta) > MAX_META_BYTES and len(found) > 1",
+        "src/di_store/client/window.py::SendWindow.next_message",
+        "len(meta) > MAX_META_BYTES and most > 1",
         "False",
         (
             f"{SLOW}::test_priorities_of_many_rows_fit_the_frames",
@@ -148,7 +148,7 @@ MUTANTS = [
         "others-hear-what-a-writer-has-done",
         "remote",
         "src/di_store/client/pipe.py::WriterPipe.catch_up",
-        " or self.broken is not None, deadline",
+        " or shared.ended is not None, deadline",
         ", deadline",
         (f"{SLOW}::test_a_broken_writer_fails_only_its_own_next_call",),
     ),
@@ -171,7 +171,7 @@ MUTANTS = [
     Mutant(
         "each-dropped-writer-has-a-second-of-its-own",
         "remote",
-        "src/di_store/client/leaving.py::settle",
+        "src/di_store/client/pipe.py::settle",
         "for each, step in Deadline(seconds).steps(those):",
         "for each, step in ((each, Deadline(seconds)) for each in those):",
         (f"{DEADLINES}::test_dropped_writers_share_one_second_at_the_end",),
@@ -236,7 +236,7 @@ MUTANTS = [
         "an-interrupted-send-goes-on",
         "remote",
         "src/di_store/client/writer_connection.py::WriterConnection.pump",
-        "                self.torn = True\n                self.hang_up()\n",
+        "                self.tear()\n",
         "",
         (INTERRUPTED,),
     ),

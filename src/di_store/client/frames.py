@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from di_store.client.lanes import Row, Sent
-from di_store.protocol.frame import Buffer
+from di_store.protocol.frame import Buffer, Kind
 from di_store.protocol.rows import ALIGNMENT, Record, Records
 from di_store.protocol.values import padded
+
+
+class Outgoing(NamedTuple):
+    """A message that is to be sent."""
+
+    kind: Kind
+    request: int
+    meta: bytes
+    body: list[Buffer]
 
 
 def runs_of(calls: Sequence[Sent]) -> list[list[Sent]]:

@@ -24,7 +24,7 @@ class RemoteItems(Items):
         self._episodes = episodes
 
     def _part(self, number: int) -> Array:
-        made = self._pipe.result(self._call, None)
+        made = self._pipe.result(self._call)
         if self._place < len(made):
             return made[self._place][number]
         return np.empty(0, (np.uint64, np.int32, np.int64)[number])

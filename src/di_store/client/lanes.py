@@ -7,14 +7,18 @@ over a hole. So rows of the lane are dropped until its next episode begins.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from di_store.base.dtypes import Array
 from di_store.base.warned import warn
 from di_store.client.forms import Block, CallForm
+from di_store.protocol.connection import Message
+from di_store.protocol.frame import Buffer
 from di_store.protocol.rows import Made, Record
+
+Meta: TypeAlias = bytes  # `Sent.bytes` hides the name
 
 
 @dataclass(eq=False)
@@ -30,6 +34,8 @@ class Sent:
         made: keys, lanes and starts of its items by table; or the results of several calls, among which this call is
             number `place`. None: not acknowledged yet.
         error: error of the call.
+        message: meta and body of a call of any form, for whose answer a thread waits; None once there is one.
+        answer: this answer.
         row_ends: bool[T, k] of an `extend`: whether the lane's episode has ended after each row.
     """
 
@@ -42,9 +48,16 @@ class Sent:
     place: int = 0
     error: BaseException | None = field(default=None, repr=False)
     row_ends: Array | None = None
+    answer: Message | None = None
+    message: tuple[Meta, list[Buffer]] | None = None
 
     def __post_init__(self) -> None:
         self.bytes = sum(each.nbytes for each in self.arrays)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the call's outcome is known."""
+        return self.made is not None or self.error is not None or self.answer is not None
 
     @property
     def rows(self) -> int:
@@ -141,6 +154,10 @@ class OpenLanes:
             self._cut |= self._open
             self.any_cut = bool(self._cut.any())
         self._open[:] = False
+
+    def whole(self, call: Sent) -> Array:
+        """bool[k]: whether the rows of each lane of a call are kept."""
+        return ~self._cut[call.which]
 
     def without_cut(self, call: Sent) -> list[Sent]:
         """Remove the rows of cut lanes from a call. Lanes whose episode ends in the call are no longer cut.

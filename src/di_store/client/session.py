@@ -12,7 +12,7 @@ from di_store.base.errors import StoreClosed, StoreError
 from di_store.client.address import Address, client_context, token_for
 from di_store.client.agent_client import CONNECT_SECONDS, AgentClient
 from di_store.client.channel import Channel, Seconds
-from di_store.client.leaving import settle
+from di_store.client.pipe import settle
 from di_store.runtime.deadline import Deadline
 
 H = TypeVar("H")

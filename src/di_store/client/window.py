@@ -1,19 +1,25 @@
 """The calls of a remote writer in flight: which may be sent, which are done, which are sent again.
 
+Every call has a number. The agent makes each numbered call once, in order. Calls without an acknowledgement stay here.
+After a broken connection they are sent again, to the same agent. After a kill they are sent to its successor, which
+reads the dead agent's progress from shared memory.
+
 This code has no sockets, threads or clock: the pipe calls it under its lock, and a simulation can too. A signal handler
-may raise in the middle of `push`, `next_frame` or `note`; `resume` and `begin_anew` then repair the state.
+may raise in the middle of `push`, `next_message` or `note`; `resume` and `begin_anew` then repair the state.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from typing import Any
 
 from di_store.base.dtypes import Array
 from di_store.base.errors import NodeUnavailable, StoreError
-from di_store.client.frames import meta_of, runs_of
+from di_store.client.frames import Outgoing, body_of, meta_of, runs_of
 from di_store.client.lanes import OpenLanes, Row, Sent
-from di_store.protocol.frame import MAX_META_BYTES
+from di_store.protocol.connection import Message
+from di_store.protocol.frame import MAX_META_BYTES, Kind
 from di_store.protocol.rows import Acknowledgement
+from di_store.protocol.values import call_of
 
 WINDOW_BYTES = 8 << 20
 """The most bytes on their way to the agent: further appends wait."""
@@ -48,9 +54,9 @@ class SendWindow:
         self.failure: BaseException | None = None
         self.behind = 0
         self._number = 0  # the last that was given out; a call that was interrupted leaves a gap
-        self._sent: deque[Sent] = deque()  # not acknowledged yet, in order
-        self._unsent: deque[Sent] = deque()  # of these, what has not been sent on this connection
-        self._bytes = 0
+        self._calls: list[Sent] = []  # not acknowledged yet, in order
+        self._sent = 0  # how many of these were sent on this connection
+        self._bytes = 0  # of all calls
         self._unsent_bytes = 0
         self._enough = max(1, most_calls // 2)  # calls for a frame beside others
         self._frames = 0  # sent and not acknowledged
@@ -58,86 +64,98 @@ class SendWindow:
         self._refusals = 0
 
     def __len__(self) -> int:
-        return len(self._sent)
-
-    def is_refused(self, lasted_seconds: float) -> bool:
-        """Note that the connection broke. Returns whether it broke each time that the same call was sent."""
-        again = self._sent and self.first == self._refused and lasted_seconds < 1.0
-        self._refusals = self._refusals + 1 if again else 0
-        self._refused = self.first
-        return self._refusals >= MOST_REFUSALS
+        return len(self._calls)
 
     @property
     def first(self) -> int | None:
         """Number of the first call that is not acknowledged."""
-        return self._sent[0].record.seq if self._sent else None
+        return self._calls[0].record.seq if self._calls else None
 
     @property
     def rows(self) -> int:
         """Number of rows that are not acknowledged."""
-        return sum(each.rows for each in self._sent)
+        return sum(each.rows for each in self._calls)
 
     def has_room(self) -> bool:
         """Whether one more call may be in flight."""
-        return len(self._sent) < self.most_calls and self._bytes < WINDOW_BYTES
-
-    def next_number(self) -> int:
-        """The number of the next call."""
-        self._number += 1
-        return self._number
-
-    def push(self, call: Sent) -> None:
-        """Add a call to send."""
-        self._number = call.record.seq = self._number + 1
-        self._bytes += call.bytes
-        self._unsent_bytes += call.bytes
-        self._sent.append(call)
-        self._unsent.append(call)
-
-    def may_send(self) -> bool:
-        """Whether there is a frame to send: at once if no frame is in flight, otherwise once there are enough calls."""
-        return self.has_frame() and self._frames < _FRAMES
-
-    def has_frame(self) -> bool:
-        """Whether there are enough calls for a frame, even if others must be acknowledged first."""
-        if not self._unsent or not self._frames:
-            return bool(self._unsent)
-        return len(self._unsent) >= self._enough or self._unsent_bytes >= FRAME_BYTES
+        return len(self._calls) < self.most_calls and self._bytes < WINDOW_BYTES
 
     def is_under_way(self) -> bool:
         """Whether a frame was sent and is not acknowledged."""
         return self._frames > 0
 
-    def next_frame(self) -> tuple[bytes, list[list[Sent]]] | None:
-        """Meta of the next frame, and its calls, grouped by shared records; None: nothing to send."""
-        found: list[Sent] = []
-        size = 0
-        while self._unsent and (not found or size + self._unsent[0].bytes <= FRAME_BYTES):
-            found.append(self._unsent.popleft())
-            size += found[-1].bytes
-        if not found:
+    # -- what is sent -------------------------------------------------------------------------------------------
+
+    def push(self, call: Sent) -> None:
+        """Add a call to send, without its rows of cut lanes."""
+        for each in (call, *self.lanes.without_cut(call)) if self.lanes.any_cut else (call,):
+            if each.made is None:
+                self._number = each.record.seq = self._number + 1
+                self._bytes += each.bytes
+                self._unsent_bytes += each.bytes
+                self._calls.append(each)
+
+    def ask(self, call: Sent, arguments: dict[str, Any], timeout: float | None) -> None:
+        """Add a call of any form, whose thread waits until it has no `message` any more. No other call is in flight.
+
+        If it is not done then, its agent was killed before it, and the thread asks again.
+        """
+        self._number = seq = call.record.seq = self._number + 1
+        counted = {} if call.record.method == "note_version" else {"seq": seq, "timeout": timeout}
+        call.message = call_of(call.record.method, "", {**arguments, **counted}, once=False)
+        self._calls.append(call)
+
+    def give_up(self) -> None:
+        """Drop all calls: who waited for one has given it up. The connection must end too, before another call."""
+        self._calls = []
+        self._count()
+
+    def has_frame(self) -> bool:
+        """Whether there are enough calls for a frame, even if others must be acknowledged first."""
+        unsent = len(self._calls) - self._sent
+        if not unsent or not self._frames:
+            return unsent > 0
+        return unsent >= self._enough or self._unsent_bytes >= FRAME_BYTES
+
+    def next_message(self) -> Outgoing | None:
+        """The next message; None: none may be sent now.
+
+        At once if no frame is in flight, otherwise once there are enough calls.
+        """
+        if self._frames >= _FRAMES or not self.has_frame():
             return None
-        runs = runs_of(found)
+        unsent = self._calls[self._sent :]
+        if unsent[0].message is not None:
+            self._count_sent(unsent[:1])
+            return Outgoing(Kind.CALL, unsent[0].record.seq, *unsent[0].message)
+        size = most = 0
+        for call in unsent:
+            size += call.bytes
+            if most and (size > FRAME_BYTES or call.message is not None):
+                break
+            most += 1
+        runs = runs_of(unsent[:most])
         meta = meta_of(self.epoch, self.acknowledged, runs)
-        while len(meta) > MAX_META_BYTES and len(found) > 1:  # priorities and lanes lie in it
-            for _ in range(len(found) // 2):
-                size -= found[-1].bytes
-                self._unsent.appendleft(found.pop())
-            runs = runs_of(found)
+        while len(meta) > MAX_META_BYTES and most > 1:  # priorities and lanes lie in it
+            most -= most // 2
+            runs = runs_of(unsent[:most])
             meta = meta_of(self.epoch, self.acknowledged, runs)
-        self._unsent_bytes -= size
+        self._count_sent(unsent[:most])
+        return Outgoing(Kind.APPEND, 0, meta, body_of(runs))
+
+    def _count_sent(self, calls: list[Sent]) -> None:
+        self._sent += len(calls)
+        self._unsent_bytes -= sum(each.bytes for each in calls)
         self._frames += 1
-        return meta, runs
+
+    # -- what is done -------------------------------------------------------------------------------------------
 
     def note(self, done: Acknowledgement, body: Array, failure: BaseException | None) -> None:
         """Note that calls are done; `failure`: the error of the last one."""
-        made = done.made(body)
-        calls: list[Sent] = []
-        for call in self._sent:
-            if call.record.seq > done.last:
-                break
-            calls.append(call)
-        self._frames = max(0, self._frames - 1)
+        made, count = done.made(body), 0
+        while count < len(self._calls) and self._calls[count].record.seq <= done.last:
+            count += 1
+        calls = self._calls[:count]
         if failure is not None and calls and calls[-1].record.seq == done.last:
             calls.pop().error = failure
         self._acknowledge(calls)
@@ -145,14 +163,33 @@ class SendWindow:
         for place, call in enumerate(calls, len(done.counts) - len(calls)):
             call.made = made if place >= 0 else []
             call.place = place
+            call.message = None
             if type(call) is Row:
                 call.form = call.block = None  # whoever keeps the items does not keep the rows
-        while self._sent and self._sent[0].record.seq <= done.last:
-            self._bytes -= self._sent.popleft().bytes
+        self._drop(count)
         if failure is not None:
             self._drop_behind(failure)
         self.epoch = max(self.epoch, done.epoch)
         self.acknowledged = max(self.acknowledged, done.last)
+
+    def answer(self, message: Message) -> Sent | None:
+        """Note the answer to a call that a thread waits for. Returns the call; None: it was given up, or is done."""
+        call = self._calls[0] if self._calls else None
+        if call is None or call.message is None or call.record.seq != message.request:
+            return None
+        if message.kind == Kind.ANSWER:
+            self.lanes.acknowledge(call)
+            self.acknowledged = max(self.acknowledged, call.record.seq)
+        call.answer, call.message = message, None
+        self._drop(1)
+        return call
+
+    def _drop(self, count: int) -> None:
+        """Drop the first calls, which are done."""
+        self._bytes -= sum(each.bytes for each in self._calls[:count])
+        del self._calls[:count]
+        self._sent = max(0, self._sent - count)
+        self._frames = max(0, self._frames - 1)
 
     def take_failure(self) -> BaseException | None:
         """The error of a call that nobody waited for. It counts as reported now."""
@@ -171,48 +208,57 @@ class SendWindow:
 
     def _drop_behind(self, failure: BaseException) -> None:
         """Note a failed call: the agent does not make the calls that were sent after it."""
-        for call in self._sent:
+        for call in self._calls:
             call.error = StoreError(f"an earlier call of this writer has failed, so this one was not made: {failure}")
-        self.behind = len(self._sent)
-        self._sent.clear()
-        self._unsent.clear()
-        self._bytes, self._unsent_bytes, self._frames = 0, 0, 0
+        self.behind = len(self._calls)
+        self.give_up()
         self.failure = failure
 
+    # -- another connection -------------------------------------------------------------------------------------
+
+    def is_refused(self, lasted_seconds: float) -> bool:
+        """Note that the connection broke. Returns whether it broke each time that the same call was sent."""
+        again = self._calls and self.first == self._refused and lasted_seconds < 1.0
+        self._refusals = self._refusals + 1 if again else 0
+        self._refused = self.first
+        return self._refusals >= MOST_REFUSALS
+
     def resume(self, done: int, epoch: int) -> None:
-        """Continue with the same agent on another connection; the agent has processed the calls up to `done`."""
-        self._frames = 0
+        """Continue with the same agent on another connection; the agent has processed the calls up to `done`.
+
+        It sends their acknowledgements again. Calls that are waited for are sent again in any case.
+        """
         self.epoch = max(self.epoch, epoch)
-        self._forget_known()
-        self._unsent = deque(each for each in self._sent if each.record.seq > done)
-        self._count_bytes()
+        self._count(done)
 
-    def _forget_known(self) -> None:
-        """Drop calls whose acknowledgement was being noted when a signal handler raised."""
-        self._sent = deque(each for each in self._sent if each.made is None)
+    def _count(self, done: int = 0) -> None:
+        """Count anew what is in flight.
 
-    def _count_bytes(self) -> None:
-        self._bytes = sum(each.bytes for each in self._sent)
-        self._unsent_bytes = sum(each.bytes for each in self._unsent)
+        Calls whose acknowledgement was being noted when a signal handler raised are done.
+        """
+        self._calls = [each for each in self._calls if not each.is_done]
+        self._sent = sum(each.record.seq <= done and each.message is None for each in self._calls)
+        self._bytes = sum(each.bytes for each in self._calls)
+        self._unsent_bytes = sum(each.bytes for each in self._calls[self._sent :])
+        self._frames = 0
 
-    def begin_anew(self, marks: Marks, asked: list[Sent], node: str) -> int:
+    def begin_anew(self, marks: Marks, node: str) -> int:
         """Continue with another agent. The dead agent's writer and its open episodes are lost.
 
         Args:
             marks: the marks that the dead agent left in shared memory.
-            asked: calls outside the window, for which threads wait; they are judged like the others.
             node: the agent's host and port, for errors.
 
         Returns:
             How many rows were dropped. A call that need not be sent again has `made` or `error`.
         """
-        self.epoch, self._frames = 0, 0
-        self._forget_known()
+        self.epoch = 0
+        self._count()
         last = max((seq for seq, _, _ in marks.values()), default=0)
         # A call that made no item in a table has left its mark alone; so has one that was killed between two tables.
         whole = all(seq == last and complete for seq, _, complete in marks.values())
         kept: list[Sent] = []
-        for call in (*self._sent, *asked):
+        for call in self._calls:
             seq = call.record.seq
             if seq < last or (seq == last and whole):
                 call.made = []
@@ -225,22 +271,14 @@ class SendWindow:
             else:
                 kept.append(call)
                 continue
+            call.message = None
             self.lanes.acknowledge(call)
             self.acknowledged = max(self.acknowledged, seq)
         self.lanes.cut_open()
-        before, every = self.lanes.dropped, []
+        before = self.lanes.dropped
+        self.give_up()
         for call in kept:
-            lanes = len(call.which)
-            every += [call, *self.lanes.without_cut(call)]
-            if call in asked and call.made is None and len(call.which) < lanes:  # its frame holds all of them
-                call.error = NodeUnavailable(
-                    f"the agent at {node} was killed before this call, and some of its lanes are cut off: "
-                    "it was not made",
-                    remedy="repeat the call: it leaves out the lanes that are cut off",
-                )
-        self._sent = deque(call for call in every if call.made is None and call not in asked)
-        for call in self._sent:  # what is left of a call may be more than one
-            call.record.seq = self.next_number()
-        self._unsent = deque(self._sent)
-        self._count_bytes()
+            if call.message is None:
+                self.push(call)
+            call.message = None
         return self.lanes.dropped - before

@@ -24,7 +24,7 @@ from di_store.columns.column import FLAGS
 from di_store.policy.settings import Settings
 from di_store.policy.views import Group, Opaque, Step
 from di_store.protocol.rows import Record
-from di_store.replay.batch import Batch, Items
+from di_store.replay.batch import Batch
 from di_store.replay.stream import autoreset_mode, check_lane, rows_of
 from di_store.replay.writer_stream import BUSY, LATER
 from di_store.runtime.deadline import Deadline
@@ -35,6 +35,7 @@ far ahead."""
 _MOST_PRIORITIES = _MOST_LANES = 50_000  # of a call that is sent ahead: they lie in the frame's meta
 _ENDED: Array = np.ones(1, np.bool_)
 _GOES_ON: Array = np.zeros(1, np.bool_)
+_NONE: Array = np.empty(0, np.int64)
 _FALSE = np.False_
 
 
@@ -123,16 +124,7 @@ class RemoteWriter(OwnedWriter):
         return self._append(step, next, final, lane, priority, _limit(deadline))
 
     def _append(self, step: Any, next: Any, final: Any, lane: Any, priority: Any, deadline: Deadline | None) -> Any:
-        lane = lane if lane is None else lane_of(lane)
-        priority = priority if priority is None else numbers(priority)
-        if self._tracked:
-            self._tell_versions(deadline)
-        if deadline is None and final is None:
-            call = self._typed("append", step, next, lane, priority, None)
-            if call is not None:
-                return self._sent(call)
-        given = {"step": self._encoded(step, lane, 0), "next": next}
-        return self._asked("append", given, step, final, lane, priority, deadline, None)
+        return self._write("append", step, next, final, lane_of(lane), numbers(priority), deadline, None)
 
     @alone
     def extend(self, steps: Any, next: Any, final: Any, lane: Any, priority: Any, deadline: Deadline) -> Any:
@@ -142,13 +134,7 @@ class RemoteWriter(OwnedWriter):
         total = len(steps) if self._opaque else rows_of(steps)
         if total == 0:
             raise ValueError("extend() needs at least one row")
-        self._tell_versions(limit)
-        if limit is None and final is None:
-            call = self._typed("extend", steps, next, lane, priority, total)
-            if call is not None:
-                return self._sent(call)
-        given = {"steps": self._encoded(steps, lane, 1), "next": next}
-        return self._asked("extend", given, steps, final, lane, priority, limit, total)
+        return self._write("extend", steps, next, final, lane, priority, limit, total)
 
     @alone
     def end_episode(self, final: Any, lane: Any, discard: bool, deadline: Deadline) -> Any:
@@ -159,12 +145,8 @@ class RemoteWriter(OwnedWriter):
         if limit is None and final is None and self._pipe.schema is not None and which is not None and short:
             record = Record(0, "end_episode", [], {}, plain_lane(lane, which), None, discard)
             return self._sent(Sent(record, [], which, np.ones(len(which), np.bool_)))
-        which = self._pipe.lanes.every if which is None else which
-        call = Sent(Record(0, "end_episode", [1], {}), [], which, np.ones(len(which), np.bool_))
-        arguments = {"final": self._final(final), "lane": lane, "discard": discard, "timeout": _left(limit)}
-        found = self._pipe.ask("end_episode", arguments, limit, call)
-        self._pipe.lanes.acknowledge(call)
-        return self._made_of(found["items"])
+        arguments = {"final": self._final(final), "lane": lane, "discard": discard}
+        return self._asked("end_episode", arguments, which, None, limit)
 
     @alone
     def flush(self, deadline: Deadline) -> None:
@@ -172,14 +154,12 @@ class RemoteWriter(OwnedWriter):
 
     @alone
     def close(self, deadline: Deadline) -> None:
-        every = self._pipe.lanes.every
-        call = Sent(Record(0, "close", [], {}), [], every, np.ones(len(every), np.bool_))
         limit = Deadline(0.0) if self._pipe.interrupted else _limit(deadline)  # what is on its way has a second
         failure = None
         try:
             self._pipe.catch_up(Deadline.of(limit), "close")
             failure = self._pipe.window.take_failure()
-            self._pipe.ask("close", {"timeout": _left(limit)}, limit, call)
+            self._asked("close", {}, None, None, limit)
         except EndOfData:
             pass  # a finished table accepts no items: the open episodes add none
         finally:
@@ -193,76 +173,73 @@ class RemoteWriter(OwnedWriter):
         self._pipe.close(why)
 
     def forget(self, why: StoreError) -> None:
-        self._pipe.forget()
+        self._pipe.forget(why)
 
     # -- what they share ----------------------------------------------------------------------------------------
 
-    def _tell_versions(self, deadline: Deadline | None) -> None:
-        """Tell the agent when the version of this process's weights has changed: rows carry it."""
+    def _write(
+        self,
+        method: str,
+        step: Any,
+        next: Any,
+        final: Any,
+        lane: Any,
+        priority: Any,
+        limit: Deadline | None,
+        total: Any,
+    ) -> Any:
+        """`append`, or `extend` of `total` rows: sent ahead, or made by a call of any form, which is waited for."""
         for name in self._tracked:
             version = self._session.versions.get(name, -1)
-            if self._pipe.reported.get(name, -1) != version:
-                self._pipe.ask("note_version", {"name": name, "version": version}, deadline, None)
+            if self._pipe.reported.get(name, -1) != version:  # the agent's rows carry it from now on
+                note = Sent(Record(0, "note_version", [], {}), [], _NONE, _NONE)
+                self._pipe.make(note, limit, {"name": name, "version": version})
                 self._pipe.reported[name] = version
+        if final is None and (limit is None or self._pipe.lanes.any_cut):  # some lanes may have to be left out
+            call = self._typed(method, step, next, lane, priority, total)
+            if call is not None:
+                return self._sent(call, limit)
+        argument, rows = ("step", 0) if total is None else ("steps", 1)
+        arguments = {argument: self._encoded(step, lane, rows), "next": travelling(next)}
+        if self._pipe.schema is None and not self._opaque:
+            check_lane(lane, self._lanes or 1)
+            check_priority_of(priority)
+        arguments |= {"final": self._final(final), "lane": lane, "priority": priority}
+        which = self._which(lane)
+        ends = self._ends(step, len(self._pipe.lanes.every if which is None else which), total)
+        return self._asked(method, arguments, which, ends, limit, total)
 
-    def _sent(self, call: Sent) -> Any:
-        """Send a call, and return its items without waiting for them."""
-        self._pipe.push(call, None)
-        if self._pipe.window.most_calls == 1:
-            self._pipe.result(call, None, by_writer=True)
-        return self._lazy(call)
+    def _sent(self, call: Sent, limit: Deadline | None = None) -> Any:
+        """Send a call, and return its items without waiting for them, unless it has a limit."""
+        if limit is None and self._pipe.window.most_calls > 1:
+            self._pipe.push(call)
+        else:
+            self._pipe.make(call, limit)
+        return self._items(call)
 
-    def _lazy(self, call: Sent) -> Any:
+    def _asked(
+        self,
+        method: str,
+        arguments: dict[str, Any],
+        which: Array | None,
+        ends: Array | None,
+        limit: Deadline | None,
+        total: int | None = None,
+    ) -> Any:
+        """Make a call of any form, and wait for it. `ends`: None: all its lanes end."""
+        which = self._pipe.lanes.every if which is None else which
+        ends = np.ones(len(which), np.bool_) if ends is None else ends
+        call = Sent(Record(0, method, [total or 1], {}), [], which, ends)
+        self._pipe.make(call, limit, arguments)
+        return self._items(call)
+
+    def _items(self, call: Sent) -> Any:
         if self.single:
             return RemoteItems(self._pipe, call, 0, self._each[0])
         return {
             table.name: RemoteItems(self._pipe, call, place, episodes)
             for place, (table, episodes) in enumerate(zip(self._tables, self._each, strict=True))
         }
-
-    def _made_of(self, found: Any) -> Any:
-        every = [Items(*parts) for parts in found] or [
-            Items(np.empty(0, np.uint64), np.empty(0, np.int32), np.empty(0, np.int64)) for _ in self._tables
-        ]
-        for items, episodes in zip(every, self._each, strict=True):
-            items._episodes = episodes
-        return every[0] if self.single else {t.name: i for t, i in zip(self._tables, every, strict=True)}
-
-    def _asked(
-        self,
-        method: str,
-        given: dict[str, Any],
-        step: Any,
-        final: Any,
-        lane: Any,
-        priority: Any,
-        deadline: Deadline | None,
-        total: Any,
-    ) -> Any:
-        """Make a call of any form, and wait for it."""
-        if self._pipe.schema is None and not self._opaque:
-            check_lane(lane, self._lanes or 1)
-            check_priority_of(priority)
-        if self._pipe.lanes.any_cut and final is None:  # some lanes may have to be left out
-            typed = self._typed(method, step, given["next"], lane, priority, total)
-            if typed is not None:
-                self._pipe.push(typed, deadline)
-                self._pipe.result(typed, deadline, by_writer=True)
-                return self._lazy(typed)
-        which = self._which(lane)
-        which = self._pipe.lanes.every if which is None else which
-        call = Sent(Record(0, method, [total or 1], {}), [], which, self._ends(step, len(which), total))
-        given["next"] = travelling(given["next"])
-        arguments = {
-            **given,
-            "final": self._final(final),
-            "lane": lane,
-            "priority": priority,
-            "timeout": _left(deadline),
-        }
-        found = self._pipe.ask(method, arguments, deadline, call)
-        self._pipe.lanes.acknowledge(call)
-        return self._made_of(found["items"])
 
     def _ends(self, step: Any, lanes: int, total: int | None) -> Array:
         """Whether each lane's episode has ended after a step."""
@@ -376,10 +353,6 @@ def _limit(deadline: Deadline) -> Deadline | None:
     return None if deadline.timeout is None else deadline
 
 
-def _left(deadline: Deadline | None) -> float | None:
-    return None if deadline is None else deadline.left
-
-
 def _travels(priority: Any, lead: tuple[int, ...]) -> bool:
     """Whether priorities are valid and can be sent ahead; otherwise the agent raises the error."""
     try:
@@ -420,7 +393,8 @@ def _abandon(pipe: WriterPipe, pid: int) -> None:
 
     In a forked child this only forgets the pipe, because the writer is the parent's.
     """
+    why = WriterClosed("this writer was dropped")
     if os.getpid() != pid:
-        pipe.forget()
-        return
-    pipe.leave(WriterClosed("this writer was dropped"))
+        pipe.forget(why)
+    else:
+        pipe.leave(why)

@@ -11,9 +11,9 @@ from di_store.base import config
 from di_store.base.dtypes import Array
 from di_store.base.errors import StoreError
 from di_store.client.agent_client import CONNECT_SECONDS
+from di_store.client.lane_values import LaneValues, rows_behind
 from di_store.client.lanes import priority_behind
 from di_store.client.turns import OwnedWriter, alone
-from di_store.cluster.shards.lane_values import LaneValues, rows_behind
 from di_store.cluster.shards.lanes import Lanes
 from di_store.cluster.shards.merge import ShardItems
 from di_store.cluster.shards.parts import Parts

@@ -11,6 +11,8 @@ from di_store.base.errors import SchemaMismatch
 from di_store.base.tree import MAX_DEPTH
 from di_store.replay.stream import leading_rows
 
+_STEPS = {"step", "steps", "next"}
+
 
 class LaneValues:
     """The arguments of a call for some lanes of a writer.
@@ -27,6 +29,14 @@ class LaneValues:
         self._of = of
         self._rows = rows
         self._axis = int(rows is not None)
+
+    def of(self, arguments: dict[str, Any], positions: Array, ends: Array) -> dict[str, Any]:
+        """The arguments of a writer's call for the lanes at these positions; `ends` as in `final`."""
+        parts = {name: self.steps(arguments[name], positions) for name in _STEPS & arguments.keys()}
+        if "priority" in arguments:
+            parts["priority"] = self.priority(arguments["priority"], positions)
+        parts["final"] = self.final(arguments["final"], positions, ends)
+        return {**arguments, **parts, "lane": self._which[positions]}
 
     def steps(self, value: Any, positions: Array) -> Any:
         """Rows or observations of the lanes at these positions.
