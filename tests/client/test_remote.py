@@ -20,7 +20,7 @@ from cluster.nodes import Node, node
 from pains import until
 
 import di_store
-from di_store.client.lanes import Sent
+from di_store.client.calls import Sent
 from di_store.client.writer import RemoteWriter
 from di_store.protocol.rows import Record
 
@@ -190,7 +190,7 @@ def test_a_call_that_always_breaks_the_connection_ends_the_writer(far: di_store.
     table = far.create_table("odd", capacity=100, schema=_steps())
     writer = table.writer()
     assert isinstance(writer._backend, RemoteWriter)
-    none = np.zeros(1, np.bool_)
+    none = np.zeros((1, 1), np.bool_)
     writer._backend._pipe.push(Sent(Record(0, "no such call", [], {"step": []}), [], np.zeros(1, np.int64), none), None)
     with pytest.raises(di_store.NodeUnavailable, match="closes the connection whenever it gets call 1"):
         writer.flush(timeout=60)

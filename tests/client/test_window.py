@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 
 import di_store
-from di_store.client.frames import Outgoing
-from di_store.client.lanes import OpenLanes, Sent
+from di_store._core import Autoreset
+from di_store.client.calls import Outgoing, Sent
+from di_store.client.lanes import WriterLanes
 from di_store.client.window import SendWindow
 from di_store.protocol.connection import Message
 from di_store.protocol.frame import Kind, view
 from di_store.protocol.rows import Acknowledgement, Record, Records
 
+pytestmark = pytest.mark.filterwarnings("ignore:writer. the agent at here was restarted")
 EPISODE = 5
 NOTHING = np.empty(0, np.uint8)
 
@@ -28,7 +30,7 @@ def values_of(frame: Outgoing) -> list[int]:
 
 def call(number: int, *, lanes: int = 1) -> Sent:
     """Row `number` of every lane."""
-    ends = np.full(lanes, number % EPISODE == EPISODE - 1)
+    ends = np.full((1, lanes), number % EPISODE == EPISODE - 1)
     record = Record(0, "append", [lanes], {"step": [0]}, None)
     return Sent(record, [np.full(lanes, number)], np.arange(lanes), ends)
 
@@ -71,7 +73,7 @@ class SimulatedAgent:
 def run(seed: int, calls: int, *, spans: bool) -> tuple[SimulatedAgent, SendWindow, list[Sent]]:
     """Send calls through connections that break and agents that die, until all are acknowledged."""
     choice = random.Random(seed)
-    agent, window = SimulatedAgent(), SendWindow(OpenLanes(1, spans=spans), 16)
+    agent, window = SimulatedAgent(), SendWindow(WriterLanes(1, Autoreset.OFF, spans=spans), 16)
     window.lanes.ends = spans
     sent: list[Sent] = []
     while len(sent) < calls or len(window):
@@ -94,7 +96,7 @@ def run(seed: int, calls: int, *, spans: bool) -> tuple[SimulatedAgent, SendWind
             agent.answers = [(Acknowledgement.of(agent.done, 0, keys, b"", [])[0], np.empty(0, np.uint8))]
         else:
             agent.begin()
-            window.begin_anew({"t": (agent.mark, 1, True)}, "here")
+            window.begin_anew({"t": (agent.mark, 1, True)}, "writer", "here")
     return agent, window, sent
 
 
@@ -123,11 +125,11 @@ def test_a_call_over_two_tables_is_done_if_both_have_it() -> None:
         ({"a": (2, 1, True), "b": (1, 1, True)}, False),
         ({"a": (2, 64, False), "b": (2, 1, True)}, False),
     ):
-        window = SendWindow(OpenLanes(1, spans=False), 16)
+        window = SendWindow(WriterLanes(1, Autoreset.OFF, spans=False), 16)
         calls = [call(number) for number in range(4)]
         for each in calls:
             window.push(each)
-        window.begin_anew(marks, "here")
+        window.begin_anew(marks, "writer", "here")
         assert calls[0].made == []
         assert calls[1].made == ([] if done else None)
         assert done or isinstance(calls[1].error, di_store.NodeUnavailable)
@@ -139,16 +141,16 @@ def test_a_call_over_two_tables_is_done_if_both_have_it() -> None:
 
 def test_a_call_continues_without_its_cut_lanes() -> None:
     """A call goes on with the lanes that are whole; its leaves, lanes and priorities fit."""
-    window = SendWindow(OpenLanes(4, spans=True), 16)
+    window = SendWindow(WriterLanes(4, Autoreset.OFF, spans=True), 16)
     window.lanes.ends = True
     first = call(0, lanes=4)
-    first.ends = np.array([False, True, False, True])
+    first.ends = np.array([[False, True, False, True]])
     window.push(first)
-    window.lanes.acknowledge(first)
+    first.note(window.lanes)
     second = call(1, lanes=4)
     second.record.priority = [0.0, 1.0, 2.0, 3.0]
     window.push(second)
-    assert window.begin_anew({"t": (1, 4, True)}, "here") == 2
+    window.begin_anew({"t": (1, 4, True)}, "writer", "here")
     assert second.record.lane == [1, 3]
     assert second.record.lead == [2]
     assert second.record.priority == [1.0, 3.0]
@@ -158,19 +160,20 @@ def test_a_call_continues_without_its_cut_lanes() -> None:
 
 def test_rows_after_an_episode_end_inside_an_extend_are_kept() -> None:
     """Two lanes are cut; one has an end in the middle of the next call, the other has none."""
-    window = SendWindow(OpenLanes(3, spans=True), 16)
+    window = SendWindow(WriterLanes(3, Autoreset.OFF, spans=True), 16)
     window.lanes.ends = True
     first = call(0, lanes=3)
     window.push(first)
-    window.lanes.acknowledge(first)
-    first.ends[:] = [False, True, False]
-    window.lanes.acknowledge(first)
+    first.note(window.lanes)
+    first.ends[0] = [False, True, False]
+    first.note(window.lanes)
     ends = np.zeros((4, 3), np.bool_)
     ends[1, 0] = True
     rows = np.arange(12).reshape(4, 3)
     record = Record(0, "extend", [4, 3], {"steps": [0]}, None, {"t": rows.tolist(), "u": [0, 1, 2, 3]})
-    window.push(Sent(record, [rows], np.arange(3), ends[-1], row_ends=ends))
-    assert window.begin_anew({"t": (1, 3, True)}, "here") == 2 + 4
+    window.push(Sent(record, [rows], np.arange(3), ends))
+    window.begin_anew({"t": (1, 3, True)}, "writer", "here")
+    assert window.lanes.dropped == 2 + 4
     frame = window.next_message()
     assert frame is not None
     whole, behind = msgspec.msgpack.decode(frame.meta, type=Records).records
@@ -181,7 +184,7 @@ def test_rows_after_an_episode_end_inside_an_extend_are_kept() -> None:
     assert behind.priority == {"t": [6, 9], "u": [2, 3]}
     assert behind.seq == whole.seq + 1
     third = call(3, lanes=3)
-    window.lanes.without_cut(third)
+    third.without_cut(window.lanes)
     assert third.record.lane == [0, 1], "the lane with an end is whole again, the other is not"
 
 
@@ -189,7 +192,7 @@ def test_rows_after_an_episode_end_inside_an_extend_are_kept() -> None:
 @pytest.mark.parametrize("mark", [0, 1])
 def test_an_awaited_call_is_resolved_too(what: str, mark: int) -> None:
     """It is done, or its thread asks again."""
-    window = SendWindow(OpenLanes(1, spans=True), 16)
+    window = SendWindow(WriterLanes(1, Autoreset.OFF, spans=True), 16)
     window.lanes.ends = True
     asked = call(0)
     asked.record.method = what
@@ -197,7 +200,7 @@ def test_an_awaited_call_is_resolved_too(what: str, mark: int) -> None:
     message = window.next_message()
     assert message is not None
     assert (message.kind, message.request) == (Kind.CALL, 1)
-    window.begin_anew({"t": (mark, 1, True)}, "here")
+    window.begin_anew({"t": (mark, 1, True)}, "writer", "here")
     assert asked.message is None
     assert asked.is_done == bool(mark)
     assert not len(window)
@@ -205,7 +208,7 @@ def test_an_awaited_call_is_resolved_too(what: str, mark: int) -> None:
 
 def test_the_answer_to_an_awaited_call_is_taken_once() -> None:
     """Also if the agent acknowledges the call first, on the next connection, and then answers it again."""
-    window = SendWindow(OpenLanes(1, spans=False), 16)
+    window = SendWindow(WriterLanes(1, Autoreset.OFF, spans=False), 16)
     first, second = call(0), call(1)
     window.ask(first, {}, None)
     assert window.next_message() is not None
@@ -222,3 +225,25 @@ def test_the_answer_to_an_awaited_call_is_taken_once() -> None:
     assert window.answer(Message(Kind.ANSWER, 2, 0, b"", NOTHING)) is second
     assert second.is_done
     assert not len(window)
+
+
+@pytest.mark.parametrize("spans", [True, False])
+@pytest.mark.parametrize("sent", [1, 2])
+def test_the_row_after_an_end_is_no_step_for_the_next_agent(spans: bool, sent: int) -> None:
+    """With next-step autoreset: the dead agent's writer would have dropped it, and the next one does not know of it."""
+    lanes = WriterLanes(2, Autoreset.NEXT_STEP, spans=spans)
+    lanes.ends = True
+    window = SendWindow(lanes, 16)
+    calls = [call(number, lanes=2) for number in range(4)]
+    calls[0].ends[:] = [[True, False]]
+    for each in calls:
+        each.record.lead = [2]
+        window.push(each)
+    window.begin_anew({"t": (sent, 2, True)}, "writer", "here")
+    frame = window.next_message()
+    assert frame is not None
+    kept = [(record.lane, record.lead) for record in msgspec.msgpack.decode(frame.meta, type=Records).records]
+    if not spans:
+        assert kept == [([1], [1])] * (2 - sent) + [(None, [2])] * 2
+    else:
+        assert kept == [([0], [1])] * 2

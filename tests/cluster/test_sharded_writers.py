@@ -316,7 +316,7 @@ def _lanes_move(table: Any, writer: Any, lost: int) -> None:
     gone = writer._backend._lanes.at == lost
     lanes, kept = 1000 * np.arange(LANES), np.flatnonzero(~gone)
     with (
-        pytest.warns(RuntimeWarning, match="is lost; its open episodes"),
+        pytest.warns(RuntimeWarning, match="is lost; the open episodes"),
         pytest.raises(NodeUnavailable, match="has already written lanes") as failed,
     ):
         writer.append(rows(lanes + 4), next={"n": lanes + 5}, timeout=0.5)

@@ -10,6 +10,7 @@ DEADLINES = "tests/client/test_client_deadlines.py"
 SLOW = "tests/client/test_slow_writers.py"
 ANEW = "tests/client/test_recreated_tables.py"
 INTERRUPTED = "tests/client/test_interrupted_writer.py"
+FAULTS = "tests/client/test_writer_faults.py"
 KILLED = "tests/server/test_killed_agents.py"
 
 MUTANTS = [
@@ -227,9 +228,9 @@ MUTANTS = [
     Mutant(
         "a-cut-lane-goes-on-in-mid-episode",
         "remote",
-        "src/di_store/client/lanes.py::OpenLanes.without_cut",
-        "cut: Array = self._cut[call.which]",
-        "cut: Array = self._cut[call.which] & False",
+        "src/di_store/client/calls.py::Sent.without_cut",
+        "cut = lanes.is_cut(self.which)",
+        "cut = lanes.is_cut(self.which) & False",
         (f"{KILLED}::test_rows_arrive_exactly_once_despite_killed_agents",),
     ),
     Mutant(
@@ -239,6 +240,30 @@ MUTANTS = [
         "                self.tear()\n",
         "",
         (INTERRUPTED,),
+    ),
+    Mutant(
+        "a-row-follows-one-that-failed",
+        "remote",
+        "src/di_store/client/pipe.py::WriterPipe.push",
+        "failure = window.take_failure()",
+        "failure = None",
+        (f"{FAULTS}::test_a_row_after_one_that_failed_is_not_written",),
+    ),
+    Mutant(
+        "a-call-that-timed-out-is-made-later",
+        "remote",
+        "src/di_store/client/pipe.py::WriterPipe.make",
+        "self.window.give_up()",
+        "pass",
+        (f"{FAULTS}::test_a_call_over_cut_lanes_that_timed_out_is_not_made_later",),
+    ),
+    Mutant(
+        "the-row-after-an-end-is-a-step",
+        "remote",
+        "src/di_store/client/lanes.py::WriterLanes.cut",
+        "else mine & self._skip",
+        "else mine & False",
+        ("tests/client/test_window.py::test_the_row_after_an_end_is_no_step_for_the_next_agent",),
     ),
     Mutant(
         "interrupted-writers-wait-for-room",

@@ -85,7 +85,7 @@ MUTANTS = [
     Mutant(
         "a-lane-changes-its-shard-in-mid-episode",
         "shards",
-        "src/di_store/cluster/shards/lanes.py::Lanes.lose",
+        "src/di_store/client/lanes.py::WriterLanes.cut",
         "self._cut |= cut",
         "cut[:] = False",
         (f"{LOST}::test_lanes_of_a_lost_node_move_to_other_shards",),

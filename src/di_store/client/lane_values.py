@@ -35,7 +35,8 @@ class LaneValues:
         parts = {name: self.steps(arguments[name], positions) for name in _STEPS & arguments.keys()}
         if "priority" in arguments:
             parts["priority"] = self.priority(arguments["priority"], positions)
-        parts["final"] = self.final(arguments["final"], positions, ends)
+        final = self.final(arguments["final"], positions, ends)
+        parts["final"] = final.reshape(-1).tolist() if isinstance(final, np.ndarray) else final
         return {**arguments, **parts, "lane": self._which[positions]}
 
     def steps(self, value: Any, positions: Array) -> Any:

@@ -106,6 +106,11 @@ class RemoteObjects:
 
     def publish(self, name: str, tree: Any, keep: int, deadline: Deadline, durability: str) -> int:
         """`Store.publish`."""
+        return self._known(name, int(self._publish(name, tree, keep, deadline, durability, f"publish of {name!r}")))
+
+    def _publish(
+        self, name: str, tree: Any, keep: int, deadline: Deadline, durability: str, what: str, **more: Any
+    ) -> Any:
         sent = None if tree is None else _Sent(tree, None)
         inline = sent is not None and sent.bytes <= INLINE_BYTES
         arguments = {
@@ -115,12 +120,11 @@ class RemoteObjects:
             "durability": durability,
             "entry": None if sent is None else sent.entry,
             "inline": [sent.whole()] if sent is not None and inline else None,
+            **more,
         }
         feed = None if sent is None else _feeding([sent])
-        message = self._session.channel.ask(
-            "publish", arguments, timeout=deadline, what=f"publish of {name!r}", once=True, feed=feed
-        )
-        return self._known(name, int(value_of(message)))
+        ask = self._session.channel.ask
+        return value_of(ask("publish", arguments, timeout=deadline, what=what, once=True, feed=feed))
 
     def _known(self, name: str, version: int) -> int:
         self._session.channel.client.known_versions.at_least(name, version)
@@ -134,18 +138,7 @@ class RemoteObjects:
         Raises:
             NodeUnavailable: the agent does not answer, or was killed during the call. StoreFull: no room there.
         """
-        deadline, sent = Deadline.of(timeout), _Sent(tree, None)
-        arguments = {
-            "name": name,
-            "keep": 1,
-            "timeout": deadline.left,
-            "durability": "memory",
-            "entry": sent.entry,
-            "inline": [sent.whole()],
-            "at": version,
-        }
-        message = self._session.channel.ask("publish", arguments, timeout=deadline, what=what, once=True)
-        made = bool(value_of(message))
+        made = bool(self._publish(name, tree, 1, Deadline.of(timeout), "memory", what, at=version))
         if made:
             self._known(name, version)
         return made

@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 
 from di_store.base.dtypes import Array
-from di_store.base.errors import CorruptData, NodeUnavailable, StoreError, Timeout, WriterClosed
+from di_store.base.errors import CorruptData, NodeUnavailable, StoreError, WriterClosed
 from di_store.client.agent_client import CONNECT_SECONDS
+from di_store.client.calls import Outgoing, Sent
 from di_store.client.channel import Channel, Seconds
-from di_store.client.frames import Outgoing
 from di_store.client.lane_values import LaneValues
-from di_store.client.lanes import OpenLanes, Sent
+from di_store.client.lanes import WriterLanes
+from di_store.client.waiting import CallWait
 from di_store.client.window import SendWindow
 from di_store.client.writer_connection import INTERRUPTED, SLICE_SECONDS, WriterConnection
 from di_store.columns.schema import Schema
@@ -35,7 +36,7 @@ from di_store.protocol.rows import Acknowledgement, Made
 from di_store.protocol.values import Waiting, call_of, error_of, failed, value_of, warn
 from di_store.replay.writer_stream import BUSY, LATER
 from di_store.runtime.deadline import LOST_SECONDS, Deadline
-from di_store.runtime.waits import LOG_SECONDS, logger
+from di_store.runtime.waits import logger
 
 END_SECONDS = 5.0
 """How long the end of the interpreter, or of a store's handle, waits for dropped writers; for interrupted ones, a
@@ -56,7 +57,7 @@ class WriterPipe:
         interrupted: whether a signal handler raised in the last call (Ctrl-C), so that the program probably ends.
     """
 
-    def __init__(self, channel: Channel, arguments: dict[str, Any], lanes: OpenLanes, most_calls: int) -> None:
+    def __init__(self, channel: Channel, arguments: dict[str, Any], lanes: WriterLanes, most_calls: int) -> None:
         self.window = SendWindow(lanes, most_calls)
         self.schema: Schema | None = None
         self.lanes = lanes
@@ -185,7 +186,7 @@ class WriterPipe:
                 self._wait(lambda: call.is_done, deadline, what)
             while arguments is not None and not call.is_done:
                 with self._connection.lock:
-                    self._ask(call, arguments, deadline.left)
+                    arguments = self._ask(call, arguments, deadline.left)
                 self._reason = ""
                 self._connection.pump(deadline.end)
                 self._wait(lambda: call.message is None, deadline, what)
@@ -208,16 +209,18 @@ class WriterPipe:
                     self.window.failure = None
             raise call.error
 
-    def _ask(self, call: Sent, arguments: dict[str, Any], timeout: float | None) -> None:
-        """Send a call of any form, without the rows of cut lanes."""
-        which, total = call.which, call.record.lead[0] if call.record.method == "extend" else None
+    def _ask(self, call: Sent, arguments: dict[str, Any], timeout: float | None) -> dict[str, Any]:
+        """Send a call of any form. Returns its arguments, without the rows of cut lanes."""
+        which, ends = call.which, call.ends
         if self.lanes.any_cut and call.record.method != "close":
-            kept, values = np.flatnonzero(self.lanes.whole(call)), LaneValues(which, len(self.lanes.every), total)
+            kept: Array = np.flatnonzero(~self.lanes.is_cut(which))
             if 0 < len(kept) < len(which):
-                arguments = values.of(arguments, kept, call.ends)
-            self.lanes.without_cut(call)
+                values = LaneValues(which, len(self.lanes.every), len(ends) if call.record.method == "extend" else None)
+                arguments = values.of(arguments, kept, ends.max(axis=0))
+            call.without_cut(self.lanes)
         if call.made is None:
             self.window.ask(call, arguments, timeout)
+        return arguments
 
     def result(self, call: Sent) -> list[tuple[Array, Array, Array]]:
         """The items of a call, once acknowledged."""
@@ -239,6 +242,9 @@ class WriterPipe:
         self._warn()
         if (failure := self.window.take_failure()) is not None:
             raise failure
+        self._check_open()
+
+    def _check_open(self) -> None:
         if self._connection.ended is not None:
             raise self._connection.ended
 
@@ -251,44 +257,30 @@ class WriterPipe:
         """
         if done():
             return
-        shared, log_at = self._connection, deadline.began + LOG_SECONDS
+        shared = self._connection
         if shared.is_inside():  # the outer call could not go on
             raise StoreError(BUSY, remedy=LATER)
+        waiting = CallWait(self._channel.node, self._check_open, deadline, f"{what} of {self._what}", None)
         wakeup = shared.enter()
         try:
             while not done():
-                if shared.ended is not None:
-                    raise shared.ended
-                now = time.monotonic()
-                silent = now - max(self._heard, deadline.began)
-                if deadline.over() or (self._lost and deadline.is_hopeless(silent)):
-                    raise self._late(what, deadline, silent)
-                if now >= log_at:
-                    log_at += LOG_SECONDS
-                    passed, node = deadline.passed, self._channel.node
-                    logger.warning(
-                        "%s of %s has waited %.0f s for node %s: %s", what, self._what, passed, node, self._reason
-                    )
+                calls = len(self.window)
+                said = "a call is not acknowledged" if calls == 1 else f"{calls} calls are not acknowledged"
+                waiting.reason, deadline.heard = self._reason or said, max(self._heard, deadline.began)
+                if self._lost and deadline.is_hopeless(time.monotonic() - deadline.heard):
+                    waiting.give_up(Disconnected(waiting.reason))
+                waiting.tick()
                 left = deadline.left
                 seconds = SLICE_SECONDS if left is None else min(SLICE_SECONDS, left + 0.05)
                 shared.waited_for = True
-                if not shared.read(seconds, now + LOST_SECONDS if left is None else deadline.end) and not done():
+                until = time.monotonic() + LOST_SECONDS if left is None else deadline.end
+                if not shared.read(seconds, until) and not done():
                     wakeup.wait(seconds)
         except BaseException as error:  # what is no Exception is Ctrl-C
             self.interrupted = not isinstance(error, Exception)
             raise
         finally:
             shared.leave(wakeup)
-
-    def _late(self, what: str, deadline: Deadline, silent: float) -> StoreError:
-        """The error of a wait that is over."""
-        node, calls = f"node {self._channel.node}", len(self.window)
-        reason = self._reason or ("a call is not acknowledged" if calls == 1 else f"{calls} calls are not acknowledged")
-        if self._lost:
-            return NodeUnavailable(f"{what} of {self._what}: {node} does not answer: {reason}")
-        culprit = f"{node}, silent for {silent:.0f} s" if silent > 1.5 else node
-        text = f"{what} of {self._what} timed out after {deadline.timeout:g} s"
-        return Timeout(text, reason, culprit)
 
     # -- its traffic --------------------------------------------------------------------------------------------
 
@@ -327,8 +319,7 @@ class WriterPipe:
                 self.window.resume(found["done"], found["epoch"])
             else:  # the dead agent's writer and its open episodes are lost
                 self.reported = {}
-                if self.window.begin_anew(found["marks"], self._channel.node) or self.lanes.any_cut:
-                    self.lanes.tell(self._what, self._channel.node)
+                self.window.begin_anew(found["marks"], self._what, self._channel.node)
             if found["schema"] is not None:
                 self.schema = Schema.from_plain(found["schema"])
             self._begins = False

@@ -125,14 +125,15 @@ class CallWait:
         self._connection, self._flows = None, False
         self.reason = str(error)
         if self.deadline.is_hopeless(now - self._lost_since, self._pause):
-            self._give_up(error)
+            self.give_up(error)
         time.sleep(self._pause)
         self._pause = min(2 * self._pause, 0.5)
         if self.deadline.over():  # the sleep was longer than it should have been
-            self._give_up(error)
+            self.give_up(error)
         self.tick()
 
-    def _give_up(self, error: Disconnected) -> NoReturn:
+    def give_up(self, error: Disconnected) -> NoReturn:
+        """Raise the error of a call whose agent is not reached."""
         if isinstance(error, Silent):
             self._fail()
         raise NodeUnavailable(

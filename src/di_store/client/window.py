@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from di_store.base.dtypes import Array
 from di_store.base.errors import NodeUnavailable, StoreError
-from di_store.client.frames import Outgoing, body_of, meta_of, runs_of
-from di_store.client.lanes import OpenLanes, Row, Sent
+from di_store.client.calls import Outgoing, Row, Sent, body_of, meta_of, runs_of
+from di_store.client.lanes import WriterLanes
 from di_store.protocol.connection import Message
 from di_store.protocol.frame import MAX_META_BYTES, Kind
 from di_store.protocol.rows import Acknowledgement
@@ -46,7 +48,7 @@ class SendWindow:
         behind: number of calls dropped because of the failure.
     """
 
-    def __init__(self, lanes: OpenLanes, most_calls: int) -> None:
+    def __init__(self, lanes: WriterLanes, most_calls: int) -> None:
         self.lanes = lanes
         self.most_calls = most_calls
         self.acknowledged = 0
@@ -88,12 +90,14 @@ class SendWindow:
 
     def push(self, call: Sent) -> None:
         """Add a call to send, without its rows of cut lanes."""
-        for each in (call, *self.lanes.without_cut(call)) if self.lanes.any_cut else (call,):
-            if each.made is None:
-                self._number = each.record.seq = self._number + 1
-                self._bytes += each.bytes
-                self._unsent_bytes += each.bytes
-                self._calls.append(each)
+        rest = call.without_cut(self.lanes) if self.lanes.any_cut else ()
+        if call.made is None:
+            self._number = call.record.seq = self._number + 1
+            self._bytes += call.bytes
+            self._unsent_bytes += call.bytes
+            self._calls.append(call)
+        for each in rest:
+            self.push(each)
 
     def ask(self, call: Sent, arguments: dict[str, Any], timeout: float | None) -> None:
         """Add a call of any form, whose thread waits until it has no `message` any more. No other call is in flight.
@@ -102,7 +106,8 @@ class SendWindow:
         """
         self._number = seq = call.record.seq = self._number + 1
         counted = {} if call.record.method == "note_version" else {"seq": seq, "timeout": timeout}
-        call.message = call_of(call.record.method, "", {**arguments, **counted}, once=False)
+        meta, body = call_of(call.record.method, "", {**arguments, **counted}, once=False)
+        call.message = Outgoing(Kind.CALL, seq, meta, body)
         self._calls.append(call)
 
     def give_up(self) -> None:
@@ -127,7 +132,7 @@ class SendWindow:
         unsent = self._calls[self._sent :]
         if unsent[0].message is not None:
             self._count_sent(unsent[:1])
-            return Outgoing(Kind.CALL, unsent[0].record.seq, *unsent[0].message)
+            return unsent[0].message
         size = most = 0
         for call in unsent:
             size += call.bytes
@@ -178,7 +183,7 @@ class SendWindow:
         if call is None or call.message is None or call.record.seq != message.request:
             return None
         if message.kind == Kind.ANSWER:
-            self.lanes.acknowledge(call)
+            call.note(self.lanes)
             self.acknowledged = max(self.acknowledged, call.record.seq)
         call.answer, call.message = message, None
         self._drop(1)
@@ -198,13 +203,12 @@ class SendWindow:
 
     def _acknowledge(self, calls: list[Sent]) -> None:
         """Note which lanes are open after these calls."""
-        every, some = self.lanes.every, []
-        for call in reversed(calls):
-            some.append(call)
-            if call.which is every:  # whatever came before is of no interest
-                break
-        for call in reversed(some):
-            self.lanes.acknowledge(call)
+        whole, first = 0, len(calls)
+        while first and whole <= self.lanes.skips:  # whatever came before is of no interest
+            first -= 1
+            whole += calls[first].which is self.lanes.every
+        for call in calls[first:]:
+            call.note(self.lanes)
 
     def _drop_behind(self, failure: BaseException) -> None:
         """Note a failed call: the agent does not make the calls that were sent after it."""
@@ -242,15 +246,15 @@ class SendWindow:
         self._unsent_bytes = sum(each.bytes for each in self._calls[self._sent :])
         self._frames = 0
 
-    def begin_anew(self, marks: Marks, node: str) -> int:
+    def begin_anew(self, marks: Marks, what: str, node: str) -> None:
         """Continue with another agent. The dead agent's writer and its open episodes are lost.
+
+        A call that need not be sent again has `made` or `error`.
 
         Args:
             marks: the marks that the dead agent left in shared memory.
+            what: the writer, for warnings.
             node: the agent's host and port, for errors.
-
-        Returns:
-            How many rows were dropped. A call that need not be sent again has `made` or `error`.
         """
         self.epoch = 0
         self._count()
@@ -272,13 +276,11 @@ class SendWindow:
                 kept.append(call)
                 continue
             call.message = None
-            self.lanes.acknowledge(call)
+            call.note(self.lanes)
             self.acknowledged = max(self.acknowledged, seq)
-        self.lanes.cut_open()
-        before = self.lanes.dropped
+        self.lanes.cut(np.ones(len(self.lanes.every), np.bool_), f"{what}: the agent at {node} was restarted")
         self.give_up()
         for call in kept:
             if call.message is None:
                 self.push(call)
             call.message = None
-        return self.lanes.dropped - before

@@ -13,14 +13,14 @@ from di_store.base.config import count, listed
 from di_store.base.dtypes import Array
 from di_store.base.errors import EndOfData, NodeUnavailable, SchemaMismatch, StoreError, WriterClosed
 from di_store.client.arguments import blobs, check_priority_of, lane_of, numbers, plain_lane, travelling
+from di_store.client.calls import Row, Sent
 from di_store.client.channel import Seconds
 from di_store.client.items import RemoteItems
-from di_store.client.lanes import OpenLanes, Row, Sent
+from di_store.client.lanes import WriterLanes
 from di_store.client.pipe import WriterPipe
 from di_store.client.row_columns import RowColumns
 from di_store.client.session import RemoteSession
 from di_store.client.turns import OwnedWriter, alone
-from di_store.columns.column import FLAGS
 from di_store.policy.settings import Settings
 from di_store.policy.views import Group, Opaque, Step
 from di_store.protocol.rows import Record
@@ -33,8 +33,8 @@ WINDOW_CALLS, QUEUE_CALLS = 256, 8
 """Calls that may be on their way. For a queue or a limiter they are fewer, because rows become stale if a writer runs
 far ahead."""
 _MOST_PRIORITIES = _MOST_LANES = 50_000  # of a call that is sent ahead: they lie in the frame's meta
-_ENDED: Array = np.ones(1, np.bool_)
-_GOES_ON: Array = np.zeros(1, np.bool_)
+_ENDED: Array = np.ones((1, 1), np.bool_)
+_GOES_ON: Array = np.zeros((1, 1), np.bool_)
 _NONE: Array = np.empty(0, np.int64)
 _FALSE = np.False_
 
@@ -74,7 +74,7 @@ class RemoteWriter(OwnedWriter):
         timeout: Seconds = None,
     ) -> None:
         session.channel.check_open()
-        autoreset_mode(autoreset)
+        mode = autoreset_mode(autoreset)
         self._session = session
         self._tables = sorted(tables, key=lambda table: table.name) if len(tables) > 1 else list(tables)
         self.single = single
@@ -93,7 +93,7 @@ class RemoteWriter(OwnedWriter):
             "single": single,
         }
         spans = any(not isinstance(table.settings.view, (Step, Opaque, Group)) for table in tables)
-        lanes_open = OpenLanes(self._lanes or 1, spans=spans)
+        lanes_open = WriterLanes(self._lanes or 1, mode, spans=spans)
         self._pipe = WriterPipe(session.channel, arguments, lanes_open, window)
         self._pipe.start(timeout)
         self._plain: RowColumns | None = None
@@ -144,9 +144,10 @@ class RemoteWriter(OwnedWriter):
         short = which is not None and (lane is None or len(which) <= _MOST_LANES)
         if limit is None and final is None and self._pipe.schema is not None and which is not None and short:
             record = Record(0, "end_episode", [], {}, plain_lane(lane, which), None, discard)
-            return self._sent(Sent(record, [], which, np.ones(len(which), np.bool_)))
+            return self._sent(Sent(record, [], which, _all_end(which)))
         arguments = {"final": self._final(final), "lane": lane, "discard": discard}
-        return self._asked("end_episode", arguments, which, None, limit)
+        which = self._pipe.lanes.every if which is None else which
+        return self._asked("end_episode", arguments, which, _all_end(which), limit)
 
     @alone
     def flush(self, deadline: Deadline) -> None:
@@ -159,7 +160,7 @@ class RemoteWriter(OwnedWriter):
         try:
             self._pipe.catch_up(Deadline.of(limit), "close")
             failure = self._pipe.window.take_failure()
-            self._asked("close", {}, None, None, limit)
+            self._asked("close", {}, every := self._pipe.lanes.every, _all_end(every), limit)
         except EndOfData:
             pass  # a finished table accepts no items: the open episodes add none
         finally:
@@ -192,7 +193,7 @@ class RemoteWriter(OwnedWriter):
         for name in self._tracked:
             version = self._session.versions.get(name, -1)
             if self._pipe.reported.get(name, -1) != version:  # the agent's rows carry it from now on
-                note = Sent(Record(0, "note_version", [], {}), [], _NONE, _NONE)
+                note = Sent(Record(0, "note_version", [], {}), [], _NONE, _GOES_ON)
                 self._pipe.make(note, limit, {"name": name, "version": version})
                 self._pipe.reported[name] = version
         if final is None and (limit is None or self._pipe.lanes.any_cut):  # some lanes may have to be left out
@@ -206,8 +207,8 @@ class RemoteWriter(OwnedWriter):
             check_priority_of(priority)
         arguments |= {"final": self._final(final), "lane": lane, "priority": priority}
         which = self._which(lane)
-        ends = self._ends(step, len(self._pipe.lanes.every if which is None else which), total)
-        return self._asked(method, arguments, which, ends, limit, total)
+        which = self._pipe.lanes.every if which is None else which
+        return self._asked(method, arguments, which, self._pipe.lanes.ends_in(step, len(which), total), limit)
 
     def _sent(self, call: Sent, limit: Deadline | None = None) -> Any:
         """Send a call, and return its items without waiting for them, unless it has a limit."""
@@ -217,19 +218,9 @@ class RemoteWriter(OwnedWriter):
             self._pipe.make(call, limit)
         return self._items(call)
 
-    def _asked(
-        self,
-        method: str,
-        arguments: dict[str, Any],
-        which: Array | None,
-        ends: Array | None,
-        limit: Deadline | None,
-        total: int | None = None,
-    ) -> Any:
-        """Make a call of any form, and wait for it. `ends`: None: all its lanes end."""
-        which = self._pipe.lanes.every if which is None else which
-        ends = np.ones(len(which), np.bool_) if ends is None else ends
-        call = Sent(Record(0, method, [total or 1], {}), [], which, ends)
+    def _asked(self, method: str, arguments: dict[str, Any], which: Array, ends: Array, limit: Deadline | None) -> Any:
+        """Make a call of any form, and wait for it."""
+        call = Sent(Record(0, method, [len(ends)], {}), [], which, ends)
         self._pipe.make(call, limit, arguments)
         return self._items(call)
 
@@ -240,35 +231,6 @@ class RemoteWriter(OwnedWriter):
             table.name: RemoteItems(self._pipe, call, place, episodes)
             for place, (table, episodes) in enumerate(zip(self._tables, self._each, strict=True))
         }
-
-    def _ends(self, step: Any, lanes: int, total: int | None) -> Array:
-        """Whether each lane's episode has ended after a step."""
-        ends: Array = np.zeros(lanes, np.bool_)
-        if isinstance(step, dict):
-            for name in FLAGS:
-                if (value := step.get(name)) is not None:
-                    self._pipe.lanes.ends = True
-                    if type(value) is bool:
-                        ends |= value
-                        continue
-                    given = np.asarray(value).astype(np.bool_)
-                    if total is not None and given.ndim:
-                        given = given[-1]
-                    if given.ndim == 0 or given.reshape(-1).shape[0] == lanes:
-                        ends |= given.reshape(-1) if given.ndim else given
-        return ends
-
-    def _row_ends(self, steps: Any, lanes: int, total: int | None) -> Array | None:
-        """Whether each lane's episode has ended after each row of an `extend`; None for other calls."""
-        if total is None:
-            return None
-        ends: Array = np.zeros((total, lanes), np.bool_)
-        for name in FLAGS:
-            if isinstance(steps, dict) and (value := steps.get(name)) is not None:
-                given = np.asarray(value).astype(np.bool_)
-                if given.size == ends.size:
-                    ends |= given.reshape(ends.shape)
-        return ends
 
     def _final(self, final: Any) -> Any:
         """``final=`` in the form that is sent."""
@@ -286,15 +248,10 @@ class RemoteWriter(OwnedWriter):
 
     def _which(self, lane: Any) -> Array | None:
         """The lanes that `lane` names, int64[k]; None: `lane` is invalid, and the agent raises the error."""
-        if lane is None:
-            return self._pipe.lanes.every
         try:
-            check_lane(lane, self._lanes or 1)
+            return self._pipe.lanes.named(lane)
         except (TypeError, ValueError):
             return None
-        named: Array = np.atleast_1d(np.asarray(lane))
-        found: Array = np.flatnonzero(named) if named.dtype == np.bool_ else named.astype(np.int64)
-        return found
 
     def _plain_row(self, step: Any, next: Any) -> Row | None:
         """The call of a row like the previous one, without leading axes, lanes or priorities; None: another call."""
@@ -334,10 +291,7 @@ class RemoteWriter(OwnedWriter):
         form, block, at = found
         record = Record(0, method, form.axes, form.groups, plain_lane(lane, which), priority)
         if lead:
-            row = Row(record, form, block, at, which, self._ends(step, len(which), total))
-            if total is not None:
-                row.row_ends = self._row_ends(step, len(which), total)
-            return row
+            return Row(record, form, block, at, which, lanes.ends_in(step, len(which), total))
         ends = _GOES_ON
         if form.flags:
             lanes.ends = True
@@ -351,6 +305,11 @@ class RemoteWriter(OwnedWriter):
 def _limit(deadline: Deadline) -> Deadline | None:
     """The deadline; None: there is no limit."""
     return None if deadline.timeout is None else deadline
+
+
+def _all_end(which: Array) -> Array:
+    """`Sent.ends` of a call that ends the episodes of these lanes."""
+    return np.ones((1, len(which)), np.bool_)
 
 
 def _travels(priority: Any, lead: tuple[int, ...]) -> bool:

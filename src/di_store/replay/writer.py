@@ -7,7 +7,6 @@ the tables are. `append` calls the core directly if they are in this process's m
 from __future__ import annotations
 
 import copy
-import threading
 from abc import ABC, abstractmethod
 from threading import get_ident
 from types import TracebackType
@@ -113,8 +112,8 @@ class Writer:
     def __init__(self, backend: WriterBackend) -> None:
         self._backend = backend
         self._thread = 0  # ident of the owner thread; 0: none yet; -1: the writer has ended
-        # Acquired once and never released: by the owner, or by a thread that ends a writer without an owner.
-        self._claim = threading.Lock()
+        # The ident of the owner, or of a thread that ends a writer without an owner: the first that takes the place.
+        self._claim: dict[None, int] = {}
         self._ended: StoreError | None = None
         in_child(self, Writer._forget)
         backend.session.follow(self, Writer._end_with)
@@ -285,13 +284,17 @@ class Writer:
 
     def _enter(self) -> None:
         """Called in a thread that is not the owner. The first thread becomes the owner; any other raises."""
-        if self._ended is None and not self._thread and self._claim.acquire(blocking=False):
+        if self._ended is None and self._is_mine():
             self._backend.owned()
             self._thread = get_ident()
             return
         if self._ended is not None:
             raise copy.copy(self._ended)  # several threads may raise it
         raise WriterClosed("a writer is for one thread, and this one is used by another")
+
+    def _is_mine(self) -> bool:
+        """Whether this thread is the owner, or becomes it now. A signal handler may raise at any place around it."""
+        return self._claim.setdefault(None, get_ident()) == get_ident()
 
     def _end(self, why: StoreError, *, idle: bool) -> None:
         self._ended = why
@@ -308,7 +311,7 @@ class Writer:
         """Called when the store's handle is closed: close the writer without waiting."""
         if self._ended is not None:
             return
-        mine = self._thread == get_ident() or self._claim.acquire(blocking=False)
+        mine = self._is_mine()
         if mine:
             self._thread = get_ident()
             try:

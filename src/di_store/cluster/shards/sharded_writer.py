@@ -18,7 +18,7 @@ from di_store.cluster.shards.lanes import Lanes
 from di_store.cluster.shards.merge import ShardItems
 from di_store.cluster.shards.parts import Parts
 from di_store.replay.batch import Items
-from di_store.replay.stream import autoreset_mode, check_lane, rows_of
+from di_store.replay.stream import autoreset_mode, rows_of
 from di_store.replay.table_backend import TableBackend
 from di_store.replay.writer import WriterBackend
 from di_store.runtime.deadline import Deadline
@@ -88,8 +88,8 @@ class ShardWriter(OwnedWriter):
 
     @alone
     def end_episode(self, final: Any, lane: Any, discard: bool, deadline: Deadline) -> Any:
-        which = self._which(lane)
-        self._lanes.says_ends()
+        which = self._lanes.named(lane)
+        self._lanes.ends = True
         every = np.ones(len(which), np.bool_)
         values = LaneValues(which, self._count or 1, None)
         single = self._is_single(lane)
@@ -145,15 +145,6 @@ class ShardWriter(OwnedWriter):
 
     # -- what they share ----------------------------------------------------------------------------------------
 
-    def _which(self, lane: Any) -> Array:
-        """The lanes that `lane` names, int64[k]."""
-        check_lane(lane, self._count or 1)
-        if lane is None:
-            return self._lanes.every
-        named: Array = np.atleast_1d(np.asarray(lane))
-        found: Array = np.flatnonzero(named) if named.dtype == np.bool_ else named.astype(np.int64)
-        return found
-
     def _is_single(self, lane: Any) -> bool:
         """Whether leaves have no axis of lanes."""
         return self._count is None or (lane is not None and np.ndim(lane) == 0)
@@ -164,8 +155,8 @@ class ShardWriter(OwnedWriter):
 
     def _write(self, step: Any, given: dict[str, Any], lane: Any, deadline: Deadline, total: int | None) -> Any:
         """`append`, or `extend` of `total` rows."""
-        which = self._which(lane)
-        ends = self._lanes.ends(step, len(which), total)
+        which = self._lanes.named(lane)
+        ends = self._lanes.ends_in(step, len(which), total)
         values = LaneValues(which, self._count or 1, total)
         single = self._is_single(lane)
         ended: Array = np.atleast_1d(ends.any(axis=0))
@@ -186,7 +177,7 @@ class ShardWriter(OwnedWriter):
 
         cut = self._lanes.is_cut(which)
         items, lost = self._over_shards("append" if total is None else "extend", which, deadline, write)
-        for position, first in self._drop(which, cut | self._lanes.is_cut(which), ends):
+        for position, first in self._lanes.drop(which, cut | self._lanes.is_cut(which), ends):
             behind = {
                 "next": given["next"] if single else rows_behind(given["next"], first, position),
                 "final": None,
@@ -198,21 +189,6 @@ class ShardWriter(OwnedWriter):
         if lost is not None:
             raise lost
         return items
-
-    def _drop(self, which: Array, cut: Array, ends: Array) -> list[tuple[int, int]]:
-        """Drop rows of lanes that are cut.
-
-        Returns the place where a new episode begins in this call: position and row.
-        """
-        found: list[tuple[int, int]] = []
-        for position in np.flatnonzero(cut).tolist():
-            mine, first = which[position : position + 1], 0
-            while first < len(ends) and self._lanes.is_cut(mine)[0]:
-                self._lanes.drop(mine, ends[first, position : position + 1])
-                first += 1
-            if first < len(ends):
-                found.append((position, first))
-        return found
 
     def _over_shards(
         self,
