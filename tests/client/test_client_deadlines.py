@@ -23,7 +23,7 @@ from pains import until
 
 import di_store
 from di_store.base.errors import DrawsLost
-from di_store.client import leaving
+from di_store.client import pipe
 from di_store.client.channel import Channel
 from di_store.client.store import RemoteStore
 from di_store.client.waiting import CallWait
@@ -357,9 +357,9 @@ def test_dropped_writers_share_one_second_at_the_end(served: Node) -> None:
         del each
         assert isinstance(store._backend, RemoteStore)
         channel = store._backend.session.channel
-        assert len([its for its in leaving.leaving.values() if its is channel]) == 40
+        assert len([its for its in pipe._leaving.values() if its is channel]) == 40
         began = time.monotonic()
-        leaving.settle(channel, 0.3)
+        pipe.settle(channel, 0.3)
         assert time.monotonic() - began < LONG_SECONDS
         os.kill(agent, signal.SIGCONT)
 
