@@ -20,8 +20,8 @@ from cluster.nodes import Node, node
 from pains import until
 
 import di_store
-from di_store.client.calls import Sent
 from di_store.client.writer import RemoteWriter
+from di_store.client.writer_calls import Sent
 from di_store.protocol.rows import Record
 
 Names = Callable[[], str]

@@ -11,9 +11,9 @@ import pytest
 
 import di_store
 from di_store._core import Autoreset
-from di_store.client.calls import Outgoing, Sent
 from di_store.client.lanes import WriterLanes
 from di_store.client.window import SendWindow
+from di_store.client.writer_calls import Outgoing, Sent
 from di_store.protocol.connection import Message
 from di_store.protocol.frame import Kind, view
 from di_store.protocol.rows import Acknowledgement, Record, Records

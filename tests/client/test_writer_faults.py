@@ -105,7 +105,7 @@ def test_a_connection_made_while_the_writer_ends_is_closed(
 
 
 INSIDE = """
-import os, signal, sys, threading, time
+import os, signal, sys, threading
 import di_store
 
 store = di_store.connect(sys.argv[1])
@@ -123,10 +123,9 @@ def handler(*_):
         told.set()
 
 def interrupt():
-    while not told.is_set():
+    while not told.wait(0.01):
         if shared._reader == main:
             os.kill(os.getpid(), signal.SIGUSR1)
-        time.sleep(0.01)
 
 signal.signal(signal.SIGUSR1, handler)
 threading.Thread(target=interrupt).start()

@@ -228,7 +228,7 @@ MUTANTS = [
     Mutant(
         "a-cut-lane-goes-on-in-mid-episode",
         "remote",
-        "src/di_store/client/calls.py::Sent.without_cut",
+        "src/di_store/client/writer_calls.py::Sent.without_cut",
         "cut = lanes.is_cut(self.which)",
         "cut = lanes.is_cut(self.which) & False",
         (f"{KILLED}::test_rows_arrive_exactly_once_despite_killed_agents",),

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from di_store.base.dtypes import Array
-from di_store.client.calls import Sent
 from di_store.client.pipe import WriterPipe
+from di_store.client.writer_calls import Sent
 from di_store.replay.batch import Items
 
 

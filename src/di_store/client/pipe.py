@@ -21,12 +21,12 @@ import numpy as np
 from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData, NodeUnavailable, StoreError, WriterClosed
 from di_store.client.agent_client import CONNECT_SECONDS
-from di_store.client.calls import Outgoing, Sent
 from di_store.client.channel import Channel, Seconds
 from di_store.client.lane_values import LaneValues
 from di_store.client.lanes import WriterLanes
 from di_store.client.waiting import CallWait
 from di_store.client.window import SendWindow
+from di_store.client.writer_calls import Outgoing, Sent
 from di_store.client.writer_connection import INTERRUPTED, SLICE_SECONDS, WriterConnection
 from di_store.columns.schema import Schema
 from di_store.protocol.connection import Connection, Disconnected, Message

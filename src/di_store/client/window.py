@@ -16,8 +16,8 @@ import numpy as np
 
 from di_store.base.dtypes import Array
 from di_store.base.errors import NodeUnavailable, StoreError
-from di_store.client.calls import Outgoing, Row, Sent, body_of, meta_of, runs_of
 from di_store.client.lanes import WriterLanes
+from di_store.client.writer_calls import Outgoing, Row, Sent, body_of, meta_of, runs_of
 from di_store.protocol.connection import Message
 from di_store.protocol.frame import MAX_META_BYTES, Kind
 from di_store.protocol.rows import Acknowledgement

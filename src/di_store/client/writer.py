@@ -13,7 +13,6 @@ from di_store.base.config import count, listed
 from di_store.base.dtypes import Array
 from di_store.base.errors import EndOfData, NodeUnavailable, SchemaMismatch, StoreError, WriterClosed
 from di_store.client.arguments import blobs, check_priority_of, lane_of, numbers, plain_lane, travelling
-from di_store.client.calls import Row, Sent
 from di_store.client.channel import Seconds
 from di_store.client.items import RemoteItems
 from di_store.client.lanes import WriterLanes
@@ -21,6 +20,7 @@ from di_store.client.pipe import WriterPipe
 from di_store.client.row_columns import RowColumns
 from di_store.client.session import RemoteSession
 from di_store.client.turns import OwnedWriter, alone
+from di_store.client.writer_calls import Row, Sent
 from di_store.policy.settings import Settings
 from di_store.policy.views import Group, Opaque, Step
 from di_store.protocol.rows import Record

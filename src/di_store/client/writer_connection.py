@@ -18,8 +18,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from di_store.base.errors import CorruptData, StoreError
-from di_store.client.calls import Outgoing
 from di_store.client.channel import Channel
+from di_store.client.writer_calls import Outgoing
 from di_store.protocol.connection import TICK_SECONDS, Connection, Disconnected, Message
 from di_store.runtime.background import Wakeup
 
