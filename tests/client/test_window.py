@@ -81,7 +81,7 @@ def run(seed: int, calls: int, *, spans: bool) -> tuple[SimulatedAgent, SendWind
         if what < 0.5 and len(sent) < calls and window.has_room():
             each = call(len(sent))
             sent.append(each)
-            window.push(each)
+            window.push_whole(each)
         elif what < 0.8 and agent.connected:
             frame = window.next_message()
             if frame is not None:

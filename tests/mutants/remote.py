@@ -245,8 +245,8 @@ MUTANTS = [
         "a-row-follows-one-that-failed",
         "remote",
         "src/di_store/client/pipe.py::WriterPipe.push",
-        "failure = window.take_failure()",
-        "failure = None",
+        "failed = window.failure is not None",
+        "failed = False",
         (f"{FAULTS}::test_a_row_after_one_that_failed_is_not_written",),
     ),
     Mutant(

@@ -134,14 +134,14 @@ class WriterPipe:
         self.interrupted = False
         try:
             with shared.lock:
-                failure = window.take_failure()
-                if failure is None:
-                    window.push(call)
+                failed = window.failure is not None
+                if not failed:
+                    window.push_whole(call) if self.lanes.any_cut else window.push(call)
         except BaseException:  # also Ctrl-C: half a call may be in the window
             shared.tear()
             raise
-        if failure is not None:
-            raise failure
+        if failed:
+            self._raise_failure()
         try:
             if window.has_frame():
                 until = None if timeout is None else Deadline.of(timeout).end
@@ -189,7 +189,7 @@ class WriterPipe:
                     arguments = self._ask(call, arguments, deadline.left)
                 self._reason = ""
                 self._connection.pump(deadline.end)
-                self._wait(lambda: call.message is None, deadline, what)
+                self._wait(lambda: call.message is None or call.is_done, deadline, what)
         except BaseException:  # an agent that has not begun sees that the connection is gone
             with self._connection.lock:
                 self.window.give_up()

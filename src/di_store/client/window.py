@@ -89,15 +89,17 @@ class SendWindow:
     # -- what is sent -------------------------------------------------------------------------------------------
 
     def push(self, call: Sent) -> None:
+        """Add a call to send."""
+        self._number = call.record.seq = self._number + 1
+        self._bytes += call.bytes
+        self._unsent_bytes += call.bytes
+        self._calls.append(call)
+
+    def push_whole(self, call: Sent) -> None:
         """Add a call to send, without its rows of cut lanes."""
-        rest = call.without_cut(self.lanes) if self.lanes.any_cut else ()
-        if call.made is None:
-            self._number = call.record.seq = self._number + 1
-            self._bytes += call.bytes
-            self._unsent_bytes += call.bytes
-            self._calls.append(call)
-        for each in rest:
-            self.push(each)
+        for each in (call, *call.without_cut(self.lanes)):
+            if each.made is None:
+                self.push(each)
 
     def ask(self, call: Sent, arguments: dict[str, Any], timeout: float | None) -> None:
         """Add a call of any form, whose thread waits until it has no `message` any more. No other call is in flight.
@@ -118,9 +120,7 @@ class SendWindow:
     def has_frame(self) -> bool:
         """Whether there are enough calls for a frame, even if others must be acknowledged first."""
         unsent = len(self._calls) - self._sent
-        if not unsent or not self._frames:
-            return unsent > 0
-        return unsent >= self._enough or self._unsent_bytes >= FRAME_BYTES
+        return unsent >= self._enough or self._unsent_bytes >= FRAME_BYTES or (unsent > 0 and not self._frames)
 
     def next_message(self) -> Outgoing | None:
         """The next message; None: none may be sent now.
@@ -131,12 +131,12 @@ class SendWindow:
             return None
         unsent = self._calls[self._sent :]
         if unsent[0].message is not None:
-            self._count_sent(unsent[:1])
+            self._count_sent(unsent)
             return unsent[0].message
         size = most = 0
         for call in unsent:
             size += call.bytes
-            if most and (size > FRAME_BYTES or call.message is not None):
+            if size > FRAME_BYTES and most:
                 break
             most += 1
         runs = runs_of(unsent[:most])
@@ -157,10 +157,12 @@ class SendWindow:
 
     def note(self, done: Acknowledgement, body: Array, failure: BaseException | None) -> None:
         """Note that calls are done; `failure`: the error of the last one."""
-        made, count = done.made(body), 0
-        while count < len(self._calls) and self._calls[count].record.seq <= done.last:
-            count += 1
-        calls = self._calls[:count]
+        made, calls = done.made(body), list[Sent]()
+        for call in self._calls:
+            if call.record.seq > done.last:
+                break
+            calls.append(call)
+        count = len(calls)
         if failure is not None and calls and calls[-1].record.seq == done.last:
             calls.pop().error = failure
         self._acknowledge(calls)
@@ -168,9 +170,10 @@ class SendWindow:
         for place, call in enumerate(calls, len(done.counts) - len(calls)):
             call.made = made if place >= 0 else []
             call.place = place
-            call.message = None
             if type(call) is Row:
                 call.form = call.block = None  # whoever keeps the items does not keep the rows
+            else:
+                call.message = None
         self._drop(count)
         if failure is not None:
             self._drop_behind(failure)
@@ -282,5 +285,5 @@ class SendWindow:
         self.give_up()
         for call in kept:
             if call.message is None:
-                self.push(call)
+                self.push_whole(call)
             call.message = None
