@@ -33,7 +33,7 @@ from di_store.protocol.connection import Connection, Disconnected, Message
 from di_store.protocol.frame import Kind
 from di_store.protocol.handshake import decoded
 from di_store.protocol.rows import Acknowledgement, Made
-from di_store.protocol.values import Waiting, call_of, error_of, failed, value_of, warn
+from di_store.protocol.values import Waiting, answered, call_of, error_of, failed, value_of, warn
 from di_store.replay.writer_stream import BUSY, LATER
 from di_store.runtime.deadline import LOST_SECONDS, Deadline
 from di_store.runtime.waits import logger
@@ -83,8 +83,10 @@ class WriterPipe:
             _thread.start_new_thread(_read_on, (weakref.ref(self),))
             self._wait(lambda: not self._lost, limit, "opening")
             self._wait(self._connection.is_open, Deadline.of(timeout), "opening")
+            self._warn()
         except BaseException:  # also Ctrl-C: no writer is made that would end it
             self.close(WriterClosed("this writer was not opened"))
+            self._warn()
             raise
 
     def close(self, why: BaseException) -> None:
@@ -299,8 +301,12 @@ class WriterPipe:
             while (message := made.receive()).kind == Kind.WAITING:
                 pass
             if message.kind == Kind.ERROR:
-                raise error_of(message.meta, self._channel.node)
-            self._opened(value_of(message))
+                error, told = failed(message.meta, self._channel.node)
+                self._warnings += told
+                raise error
+            found, told = answered(message)
+            self._warnings += told
+            self._opened(found)
             connection = None
             return made
         except (Disconnected, NodeUnavailable) as error:

@@ -246,10 +246,17 @@ def _cut(text: str) -> str:
 
 def value_of(message: Message, copy: bool | None = True) -> Any:
     """The value of an `ANSWER`."""
+    value, told = answered(message, copy)
+    if told:
+        warn(told)
+    return value
+
+
+def answered(message: Message, copy: bool | None = True) -> tuple[Any, list[str]]:
+    """As `value_of`, together with the call's warnings, which are not shown yet."""
     answer = decoded(Answer, message.meta)
-    if answer.warnings:
-        warn(answer.warnings)
-    return unpacked(answer.header_bytes, message.body, copy) if answer.header_bytes else answer.plain
+    value = unpacked(answer.header_bytes, message.body, copy) if answer.header_bytes else answer.plain
+    return value, answer.warnings
 
 
 def answer_meta(header_bytes: int, told: list[str]) -> bytes:
