@@ -104,6 +104,24 @@ def test_a_connection_made_while_the_writer_ends_is_closed(
     assert made[0] not in channel._busy
 
 
+def test_an_interrupted_send_is_repeated(far: di_store.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the message may be on its way: it goes over another connection, whole."""
+    table = far.create_table("t", capacity=100, schema=ROW)
+    with table.writer() as writer:
+        writer.append({"n": 0})
+        writer.flush()
+
+        def send(*_: Any, **__: Any) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(pipe_of(writer)._connection._connection, "send", send)
+        with pytest.raises(KeyboardInterrupt):
+            writer.append({"n": 1})
+        writer.append({"n": 2})
+        writer.flush(timeout=60)
+    assert table.peek(table.keys()).data["n"].tolist() == [0, 1, 2]
+
+
 INSIDE = """
 import os, signal, sys, threading
 import di_store

@@ -239,7 +239,7 @@ MUTANTS = [
         "src/di_store/client/writer_connection.py::WriterConnection.pump",
         "                self.tear()\n",
         "",
-        (INTERRUPTED,),
+        (f"{FAULTS}::test_an_interrupted_send_is_repeated",),
     ),
     Mutant(
         "a-row-follows-one-that-failed",
