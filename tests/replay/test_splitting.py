@@ -98,6 +98,8 @@ def test_a_split_that_cannot_be_is_refused(store: di_store.Store) -> None:
             batch.split(ranks, by="x")
     with pytest.raises(TypeError, match="give a whole number"):
         batch.split(1.5, by="x")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="give the name of a column"):
+        batch.split(1, by=range(2))  # type: ignore[arg-type]
     for by in ("x", "y", "n/x", ""):
         with pytest.raises(ValueError, match=r"name a ragged column, .* of \['n', 'x'\]"):
             batch.split(2, by=by)

@@ -31,8 +31,10 @@ def sizes_of(data: Any, by: str) -> Array:
     """The size of each example by a column of its batch: its lengths, or its numbers.
 
     Raises:
-        ValueError: there is no such column, or it gives an example no size.
+        ValueError: there is no such column, or it gives an example no size. TypeError: `by` is no name.
     """
+    if not isinstance(by, str):
+        raise TypeError(f"by={shown(by)} is a {type(by).__name__}: give the name of a column")
     found = data
     for part in (by,) if isinstance(data, dict) and by in data else by.split("/"):
         found = found.get(part) if isinstance(found, dict) else None

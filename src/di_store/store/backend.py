@@ -202,10 +202,15 @@ class StoreBackend(ABC):
         """As `Store.mix`. `weights`: of tables."""
 
 
-def check_copies(there: StoreBackend, copies: Any) -> int:
-    """``copies=``; ValueError, TypeError: this kind of store has no copies, or the value is no number of nodes."""
-    check_option(there, "copies", copies)
-    return config.count("copies", copies, minimum=1)
+def check_copies(there: StoreBackend, copies: Any, default: int | None = None) -> int:
+    """``copies=``; ValueError, TypeError: this kind of store has no copies, or the value is no number of nodes.
+
+    `default`: a number that every kind of store takes.
+    """
+    wanted = config.count("copies", copies, minimum=1)
+    if wanted != default:
+        check_option(there, "copies", copies)
+    return wanted
 
 
 def check_place(there: StoreBackend, place: Place) -> Place:

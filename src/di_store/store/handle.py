@@ -204,7 +204,7 @@ class Store:
             except (StoreFull, Timeout):  # no room, or a lock is held: try again below with the timeout
                 pass
         config.choice("durability", durability, ("memory", "disk"))
-        wanted = 1 if copies == 1 else check_copies(self._backend, copies)
+        wanted = 1 if type(copies) is int and copies == 1 else check_copies(self._backend, copies, default=1)
         return self._backend.put(value, *checked_new(id, ttl), durability, wanted, Deadline.given(timeout))
 
     def reserve(

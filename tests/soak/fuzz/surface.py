@@ -422,6 +422,7 @@ VALUES: dict[str, Callable[[World, random.Random, str], Any]] = {
     "view": _settings("view"),
     "weights": NOTHING,
     "Batch(n)": _some(0, 2),
+    "Batch.split(ranks)": _some(1, 2),
     "Mixture(columns)": COLUMNS,
     "MinSize(n)": _some(3),
     "Ragged(values)": _some(np.arange(3)),
