@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "replay/leases.h"
 #include "replay/selector.h"
 
 namespace di {
@@ -45,6 +46,7 @@ struct DrawSet {
   bool distinct = false;     // no item twice (replace=False)
   bool chooses = false;      // every draw takes a random word for its `pick`
   KeySet keys;               // of `items`; used if `distinct`
+  LeaseTerms lease;
   u64 table_size = 0;
   MassSums sums;                      // at the last draw
   u64 rng_before = 0, rng_after = 0;  // of rng_counter: rewound if all draws are given back and none followed

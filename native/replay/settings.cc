@@ -139,8 +139,11 @@ void TableSettings::configure(const LimiterState* limiter, const double* alpha, 
   if (alpha != nullptr && *alpha != header_.alpha) require_alpha(*alpha);
   core_.change();
   if (limiter != nullptr) {
-    if (limiter->queue == 0) draws_.uncount_undelivered();
-    set_limiter(counted_anew(*limiter, static_cast<i64>(header_.size), static_cast<i64>(header_.held)));
+    if (limiter->queue == 0) {
+      draws_.uncount_undelivered();
+      core_.leases.uncount();
+    }
+    set_limiter(counted_anew(*limiter, static_cast<i64>(core_.counted()), static_cast<i64>(core_.outside())));
     core_.commit();
   }
   if (beta != nullptr) header_.beta = *beta;

@@ -82,7 +82,7 @@ MUTANTS = [
         "standstill",
         "native/replay/table.cc::Table::insert",
         "  core.commit();\n  core.items_came().signal(samples_allowed(limiter_in_force(header_), "
-        "static_cast<i64>(header_.size), kMaxClients));\n",
+        "static_cast<i64>(core.counted()), kMaxClients));\n",
         "  core.commit();\n",
         ("tests/runtime/test_wakes.py",),
     ),

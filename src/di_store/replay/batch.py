@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from di_store.objects import codec
 from di_store.replay.devices import moved
 from di_store.replay.shown import repr_html
 from di_store.replay.splitting import balanced, count_ranks, sizes_of, taken
+
+if TYPE_CHECKING:
+    from di_store.replay.lease import Lease
 
 _BLOB_ALIGNMENT = 64
 
@@ -79,10 +82,12 @@ class Batch:
         table_size: items in the table at the draw; for a mixture, in all tables drawn from.
         live: bool[n] in a batch of `peek`: False for items that left the table; None in other batches.
         source: int32[n] in a mixture's batch: number of the table of each example; None in other batches.
+        lease: the `Lease` of its items; None: drawn without ``lease=``.
     """
 
     __slots__ = (
         "__weakref__",
+        "_lease",
         "data",
         "episodes",
         "keys",
@@ -96,6 +101,7 @@ class Batch:
         "versions",
         "weights",
     )
+    _lease: Lease | None
 
     def __init__(self, *parts: Any) -> None:
         (
@@ -112,6 +118,11 @@ class Batch:
         ) = parts[:10]
         self.live: Array | None = parts[10] if len(parts) > 10 else None
         self.source: Array | None = None
+
+    @property
+    def lease(self) -> Lease | None:
+        """See above."""
+        return getattr(self, "_lease", None)  # set only in batches with one
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -164,7 +175,7 @@ class Batch:
         """Set all attributes to those of `other`, and return this batch."""
         for name in self.__slots__:
             if name != "__weakref__":
-                setattr(self, name, getattr(other, name))
+                setattr(self, name, getattr(other, name, None))
         return self
 
     def __repr__(self) -> str:

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from di_store import _core
 from di_store.base.dtypes import Array
-from di_store.base.errors import StoreError
+from di_store.base.errors import RowsLost, StoreError
 from di_store.columns.schema import Schema
 from di_store.layout.shape import UNLIMITED
 from di_store.policy.samplers import Once, Prioritized, Sampler
@@ -22,6 +22,7 @@ from di_store.replay.incomplete import Found, found_incomplete
 from di_store.replay.inserter import Inserter
 from di_store.replay.keys import GoneKeys, keys_at, positions_of
 from di_store.replay.late import update_late
+from di_store.replay.lease import Lease
 from di_store.replay.left_out import warn_left_out
 from di_store.replay.local_writer import LocalWriter
 from di_store.replay.lost import without_lost
@@ -29,7 +30,7 @@ from di_store.replay.resizing import configure_table, resize_table
 from di_store.replay.sampling import Terms, beta_of, check_replace, read_batch, sample_at_once
 from di_store.replay.stats import TableStats, table_stats
 from di_store.replay.table import Table
-from di_store.replay.table_backend import TableBackend
+from di_store.replay.table_backend import AT_ONCE, TableBackend
 from di_store.replay.table_source import TableSource, begin_learning
 from di_store.runtime.deadline import Deadline
 from di_store.session import Session, loaded
@@ -50,6 +51,7 @@ class LocalTable(TableBackend):
         self.repeats = not isinstance(handle.settings.sampler, Once)
         self.prioritized = native if isinstance(handle.settings.sampler, Prioritized) else None
         self.update_now = None if session.readonly else native.update
+        self._learns = False  # whether this handle has drawn with a lease
         self._closed: StoreError | None = None
         session.follow(self, LocalTable._end_with)
 
@@ -149,7 +151,33 @@ class LocalTable(TableBackend):
     ) -> Batch:
         handle = self.writable()
         check_replace(handle, terms.n, terms.replace)
+        if terms.lease is not None:
+            return self._leased(handle, terms, beta_of(handle, beta), columns, out)
         return read_batch(handle, found, terms, beta_of(handle, beta), columns, out)
+
+    def _leased(
+        self,
+        handle: TableHandle,
+        terms: Terms,
+        beta: float | None,
+        columns: str | Iterable[str] | None,
+        out: Batch | None,
+    ) -> Batch:
+        if not self._learns:
+            begin_learning(handle.arena)
+            self._learns = True
+        batch, n = None, terms.n
+        at_once = columns is None and out is None and terms.min_n == n <= AT_ONCE and not handle.opaque
+        if at_once and handle.schema is not None:
+            try:
+                found = handle.reader().lease(n, beta, not terms.replace, terms.lease)
+            except RowsLost:
+                found = None  # below, items of lost rows are removed
+            if found is not None:
+                batch, terms.lease_number = handle.batch(found[0]), found[1]
+        batch = batch or read_batch(handle, None, terms, beta, columns, out)
+        batch._lease = Lease(self, terms.lease_number, batch.keys)
+        return batch
 
     def peek(self, keys: Array, columns: str | Iterable[str] | None, deadline: Deadline | None = None) -> Batch:
         handle = self.open()
@@ -181,8 +209,14 @@ class LocalTable(TableBackend):
 
     # -- changing -----------------------------------------------------------------------------------------------
 
-    def update(self, keys: Array, values: Any, row: Any, deadline: Deadline) -> int:
-        return update_late(self.writable(), keys, values, row, deadline.core)
+    def update(self, keys: Array, values: Any, row: Any, deadline: Deadline, lease: int | None = None) -> int:
+        return update_late(self.writable(), keys, values, row, deadline.core, lease)
+
+    def end_leases(self, keys: Array, number: int, give_back: bool, deadline: Deadline) -> int:
+        return self.writable().native.end_leases(keys, number, give_back, deadline.core)
+
+    def extend_leases(self, keys: Array, number: int, seconds: float, deadline: Deadline) -> int:
+        return self.writable().native.extend_leases(keys, number, seconds, deadline.core)
 
     def update_priorities(self, keys: Array, priorities: Array, deadline: Deadline) -> int:
         return self.writable().native.update(keys, priorities, deadline.core)

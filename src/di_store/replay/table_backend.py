@@ -191,7 +191,16 @@ class TableBackend(ABC):
     # -- changing -----------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def update(self, keys: Array, values: Any, row: Any, deadline: Deadline) -> int: ...
+    def update(self, keys: Array, values: Any, row: Any, deadline: Deadline, lease: int | None = None) -> int:
+        """As `Table.update`. `lease`: acknowledges the leases with this number; None: none."""
+
+    def end_leases(self, keys: Array, number: int, give_back: bool, deadline: Deadline) -> int:
+        """As `Table.ack` and `Table.give_back`. `number`: of the draw, or `ANY_LEASE`."""
+        raise lacking(self, "give_back" if give_back else "ack")
+
+    def extend_leases(self, keys: Array, number: int, seconds: float, deadline: Deadline) -> int:
+        """As `Lease.extend`, which only batches of tables with leases have."""
+        raise NotImplementedError
 
     @abstractmethod
     def update_priorities(self, keys: Array, priorities: Array, deadline: Deadline) -> int: ...
