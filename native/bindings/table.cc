@@ -88,7 +88,7 @@ void add_limiter(const TableHeader& header, u64 size, nb::dict* to) {
       header.group_size == 0 ? header.waiting : header.gathered;  // they count as inserts before they can be drawn
   LimiterState inserting = limiter;
   inserting.inserts += static_cast<i64>(counted);
-  size += header.leased - header.leased_used_up;
+  size += header.leased - header.leased_used_up;  // items_counted()
   const std::string no_insert = why_no_insert(inserting, static_cast<i64>(size + counted));
   all["insert_blocked"] = no_insert.empty() ? no_insert : no_insert + waiting_text(header);
   const std::string why_not = why_no_sample(limiter_in_force(header), static_cast<i64>(size));

@@ -47,6 +47,7 @@ struct DrawSet {
   bool chooses = false;      // every draw takes a random word for its `pick`
   KeySet keys;               // of `items`; used if `distinct`
   LeaseTerms lease;
+  bool in_one_hold = false;  // the batch is copied in the hold that draws it: no ledger entry and no use of a chunk
   u64 table_size = 0;
   MassSums sums;                      // at the last draw
   u64 rng_before = 0, rng_after = 0;  // of rng_counter: rewound if all draws are given back and none followed

@@ -30,26 +30,33 @@ void describe(const Item& item, u32 slot, Drawn* to) {
 
 // ------------------------------------------------------------------------------------------------------------- drawing
 
-void Draws::draw_one(DrawSet* set, u32 slot, double probability) {
-  const u32 number = set->spare.back();
+namespace {
+
+// Writes the ledger entry of a draw, which keeps its chunks. A lease counts for the draw itself.
+void hold_drawn(TableCore& core, DrawSet* set, Drawn* drawn) {
+  drawn->entry = set->spare.back();
   set->spare.pop_back();
+  drawn->chunks = core.chunks.covered(drawn->chunk, drawn->row, drawn->rows);
+  core.chunks.use(drawn->chunk, drawn->chunks, kUseOfReader);
+  LedgerEntry& ledger = core.arena->ledger().entry(drawn->entry);
+  ledger.ref.store(drawn->key, std::memory_order_relaxed);
+  const LedgerKind kind = set->lease.on ? LedgerKind::kRead : LedgerKind::kDraw;
+  core.undo.set(ledger.what, ledger_what(kind, core.index, drawn->chunk, drawn->chunks));
+}
+
+}  // namespace
+
+void Draws::draw_one(DrawSet* set, u32 slot, double probability) {
   Item& item = core_.items[slot];
   Drawn drawn{};
   describe(item, slot, &drawn);
-  drawn.chunks = core_.chunks.covered(drawn.chunk, drawn.row, drawn.rows);
   drawn.probability = probability;
   if (set->chooses) drawn.pick = static_cast<u32>(core_.random.next() >> 32);
-  drawn.entry = number;
-  core_.chunks.use(drawn.chunk, drawn.chunks, kUseOfReader);
-  LedgerEntry& ledger = arena_.ledger().entry(number);
-  ledger.ref.store(drawn.key, std::memory_order_relaxed);
-  // A lease counts for the draw; the entry then only holds the chunks.
-  const LedgerKind kind = set->lease.on ? LedgerKind::kRead : LedgerKind::kDraw;
-  core_.undo.set(ledger.what, ledger_what(kind, core_.index, drawn.chunk, drawn.chunks));
+  if (!set->in_one_hold) hold_drawn(core_, set, &drawn);
   core_.uses.count(item);
   drawn.uses = item.uses();
   if (set->lease.on) {
-    take_leases(core_, set, {&slot, 1}, false);
+    take_leases(core_, set, {&slot, 1}, set->in_one_hold);
   } else if (core_.uses.limited()) {
     core_.uses.add_undelivered(item);
     if (core_.uses.used_up(item)) {
@@ -60,7 +67,11 @@ void Draws::draw_one(DrawSet* set, u32 slot, double probability) {
   }
   DI_FAULT("table.draw_item");
   set->items.push_back(drawn);
-  if (core_.groups.size() > 1) hold_answers(core_, set, slot);
+  const u32 rows = core_.groups.size();
+  if (rows == 1) return;
+  if (!set->in_one_hold) return hold_answers(core_, set, slot);
+  set->items.resize(set->items.size() + rows - 1);
+  describe_answers(core_, slot, &set->items[set->items.size() - rows]);
 }
 
 // Whether all draws can be made at once: none of them changes the sampler, uses an item up or drops a stale one, and no
@@ -108,7 +119,7 @@ u32 Draws::draw_many(DrawSet* set, u32 count, Strata* strata, DistinctPicks* dis
 u32 Draws::draw_singly(DrawSet* set, u32 want, Strata* strata, DistinctPicks* distinct) {
   Selector& sampler = core_.selection.sampler();
   u32 drawn = 0;
-  for (; drawn < want && may_sample(limiter_in_force(header_), static_cast<i64>(core_.counted()));
+  for (; drawn < want && may_sample(limiter_in_force(header_), static_cast<i64>(items_counted(core_.header)));
        distinct->after_picks()) {
     const u32 slot = next_slot(distinct, *strata);
     if (slot == kNone) break;
@@ -137,7 +148,7 @@ u32 Draws::draw_step(DrawSet* set, u32 want, Strata* strata) {
   DistinctPicks distinct(core_, set);
   u32 drawn = 0;
   if (independent() && !set->lease.on) {
-    const u64 allowed = samples_allowed(limiter_in_force(header_), static_cast<i64>(core_.counted()), want);
+    const u64 allowed = samples_allowed(limiter_in_force(header_), static_cast<i64>(items_counted(core_.header)), want);
     drawn = allowed == 0 ? 0 : draw_many(set, static_cast<u32>(allowed), strata, &distinct);
     if (drawn != 0) core_.undo.set(header_.limiter.samples, static_cast<u64>(header_.limiter.samples + drawn));
   } else {
@@ -151,7 +162,7 @@ u32 Draws::draw_step(DrawSet* set, u32 want, Strata* strata) {
 // After draws were made, inserts may pass, and perhaps another learner's draws. This announces both, and wakes a
 // learner; wake_inserts() wakes waiting inserts later.
 void Draws::pass_on(DrawSet* set) {
-  const i64 size = static_cast<i64>(core_.counted());
+  const i64 size = static_cast<i64>(items_counted(core_.header));
   core_.room_came().signal(0);
   if (may_insert(header_.limiter, size)) set->made_room = true;
   if (may_sample(limiter_in_force(header_), size)) core_.items_came().signal(1);
@@ -169,7 +180,7 @@ namespace {
 
 std::string why_no_more(TableCore& core, const DrawSet& set) {
   const TableHeader& header = core.header;
-  std::string why = why_no_sample(limiter_in_force(header), static_cast<i64>(core.counted()));
+  std::string why = why_no_sample(limiter_in_force(header), static_cast<i64>(items_counted(core.header)));
   if (why.empty() && set.distinct && !set.items.empty() && header.size != 0)
     why = "the batch holds every item that can be drawn, and replace=False wants each once";
   if (why.empty() && header.size == 0) why = header.leased == 0 ? "the table is empty" : "no item is left to draw";
@@ -243,7 +254,7 @@ u32 Draws::draw_in_a_hold(DrawSet* set, u32 step, Strata* strata, Deadline deadl
   {
     TableGuard guard(core_, deadline);
     require_not_taken_over(core_);
-    if (core_.leases.in_use()) end_due_leases(core_);
+    if (header_.leased != 0) end_due_leases(core_);
     const bool places = !set->lease.on || core_.leases.free_places() >= step;
     const bool limited = core_.uses.limited();
     const i64 each = static_cast<i64>(header_.item_bytes);
@@ -262,7 +273,7 @@ u32 Draws::draw_held(DrawSet* set, u32 step, Strata* strata, std::string* why, b
   Undrawn undrawn{set, set->items.size()};
   core_.change();
   if (set->items.empty()) set->rng_before = header_.rng_counter;
-  const u64 outside_before = core_.outside();
+  const u64 outside_before = items_outside(core_.header);
   const u64 stale_before = header_.stale_dropped;
   const u32 got = draw_step(set, step, strata);
   if (got != 0) note_learner(arena_, core_.index);
@@ -270,7 +281,7 @@ u32 Draws::draw_held(DrawSet* set, u32 step, Strata* strata, std::string* why, b
   *again = header_.stale_dropped != stale_before;
   set->rng_after = header_.rng_counter;
   note_table(set);
-  set->table_size += set->lease.on ? got : core_.outside() - outside_before;  // as before the draws
+  set->table_size += set->lease.on ? got : items_outside(core_.header) - outside_before;  // as before the draws
   if (got < step) *why = why_no_more(core_, *set);
   undrawn.over = true;
   core_.commit();
@@ -285,7 +296,7 @@ bool Draws::may_draw(u32 n, bool distinct) {
   const u64 most = header_.max_times_sampled;
   const u64 each = distinct || most == 1 ? 1 : most == 0 ? u64{n} : most;
   return header_.size >= (n + each - 1) / each &&
-         samples_allowed(limiter_in_force(header_), static_cast<i64>(core_.counted()), n) == n;
+         samples_allowed(limiter_in_force(header_), static_cast<i64>(items_counted(core_.header)), n) == n;
 }
 
 // ------------------------------------------------------------------------------------------- delivering, giving back
@@ -341,24 +352,28 @@ bool Draws::end_draw(u64 key, bool give_back) {
   return true;
 }
 
+namespace {
+
 // For draws that are settled, or of a dropped table: gives back their ledger entries, cleared. Takes no shared lock.
-void Draws::forget(DrawSet* set) {
+void forget(Arena& arena, DrawSet* set) {
   for (const Drawn& drawn : set->items)
-    if (drawn.entry != kNone) arena_.ledger().entry(drawn.entry).what.store(0, std::memory_order_release);
-  arena_.ledger().give_of(set->items);
-  arena_.ledger().give(set->spare);
+    if (drawn.entry != kNone) arena.ledger().entry(drawn.entry).what.store(0, std::memory_order_release);
+  arena.ledger().give_of(set->items);
+  arena.ledger().give(set->spare);
   set->items.clear();
   set->spare.clear();
 }
 
+}  // namespace
+
 void Draws::end(DrawSet* set, bool give_back, Deadline deadline) {
-  if (!core_.live()) return forget(set);
+  if (!core_.live()) return forget(arena_, set);
   wake_inserts(set);
   for (std::size_t first = 0; first < set->items.size(); first += kBatchStep) {
     TableGuard guard(core_, deadline);
-    if (set->lease.on) settle_leases(core_, *set, first, give_back);
-    core_.change();
     const std::size_t end = std::min(set->items.size(), first + kBatchStep);
+    if (set->lease.on) settle_leases(core_, *set, first, end, give_back);
+    core_.change();
     u64 draws = 0, counted = 0;
     bool unheld = false;
     for (std::size_t i = first; i < end; ++i) {
@@ -389,7 +404,7 @@ void Draws::end(DrawSet* set, bool give_back, Deadline deadline) {
       core_.items_came().signal(kMaxClients);
     if (!give_back || unheld) core_.room_came().signal(unheld ? kMaxClients : 0);
   }
-  forget(set);
+  forget(arena_, set);
   core_.do_deferred(Deadline::only_try());
 }
 

@@ -56,13 +56,14 @@ class Draws {
   u32 draw_many(DrawSet* set, u32 count, Strata* strata, DistinctPicks* distinct);
   u32 draw_singly(DrawSet* set, u32 want, Strata* strata, DistinctPicks* distinct);
   void draw_one(DrawSet* set, u32 slot, double probability);
+  bool take_held(DrawSet* set, u32 n, const std::function<bool()>& copy);
+  bool lease_held(DrawSet* set, u32 n, const std::function<bool()>& copy, Deadline deadline) DI_REQUIRES(core_.lock);
   bool independent() const;
   u32 next_slot(DistinctPicks* distinct, const Strata& strata);
   void pass_on(DrawSet* set);
   void wake_inserts(DrawSet* set);
   void end(DrawSet* set, bool give_back, Deadline deadline);
   bool end_draw(u64 key, bool give_back);
-  void forget(DrawSet* set);
 
   TableCore& core_;
   Arena& arena_;

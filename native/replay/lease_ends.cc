@@ -29,6 +29,19 @@ Lease* find_lease(TableCore& core, u64 key, u64 number) {
   return leader == kNone ? nullptr : core.leases.find(core.items[leader].key(leader), number);
 }
 
+// As TableCore::make_live() and end_live(), for several items at once.
+void make_live(TableCore& core, std::span<const u32> slots) {
+  core.selection.insert_many(slots);
+  for (const u32 slot : slots) core.items.joined(slot);
+  core.header.size += slots.size();
+}
+
+void end_live(TableCore& core, std::span<const u32> slots) {
+  core.selection.erase_many(slots);
+  for (const u32 slot : slots) core.items.leaving(slot);
+  core.header.size -= slots.size();
+}
+
 }  // namespace
 
 // -------------------------------------------------------------------------------------------------------------- one hold
@@ -72,7 +85,7 @@ void LeaseHold::end(Lease& lease, LeaseEnd how) {
 }
 
 void LeaseHold::commit() {
-  core_.make_live(std::span(live_, lives_));
+  make_live(core_, {live_, lives_});
   lives_ = 0;
   if (undrawn_ != 0) {
     LimiterState& limiter = core_.header.limiter;
@@ -106,7 +119,7 @@ u64 end_leases_now(TableCore& core, std::span<const u64> keys, u64 number, Lease
 // ------------------------------------------------------------------------------------------------------ leases of a set
 
 void take_leases(TableCore& core, DrawSet* set, std::span<const u32> slots, bool delivered) {
-  if (set->lease.number == kNoLease) set->lease.number = core.leases.next_number();
+  if (set->lease.number == kNoLease) set->lease.number = core.header.next_lease++;
   const u64 now = os::boot_ns();
   const NewLease lease{set->lease.number, now, delivered ? lease_end(now, set->lease.span_ns) : kLeaseNeverEnds,
                        lock_owner_word(*core.arena)};
@@ -114,15 +127,15 @@ void take_leases(TableCore& core, DrawSet* set, std::span<const u32> slots, bool
     core.leases.take(slot, lease);
     core.undo.set(core.items[slot].state, core.items[slot].state_as(ItemState::kLeased));
   }
-  core.end_live(slots);  // last: it passes over items that are live by their state
+  end_live(core, slots);  // last: it passes over items that are live by their state
 }
 
 // The entries of a group's other answers have no lease.
-void settle_leases(TableCore& core, const DrawSet& set, std::size_t first, bool give_back) {
+void settle_leases(TableCore& core, const DrawSet& set, std::size_t first, std::size_t end, bool give_back) {
   core.change();
   LeaseHold hold(core);
   const u64 end_ns = lease_end(os::boot_ns(), set.lease.span_ns);
-  for (std::size_t i = first; i < std::min<std::size_t>(set.items.size(), first + kBatchStep); ++i) {
+  for (std::size_t i = first; i < end; ++i) {
     Lease* const lease = set.items[i].entry == kNone ? nullptr : core.leases.find(set.items[i].key, set.lease.number);
     if (lease == nullptr) continue;
     if (give_back || set.lease.ends) {

@@ -43,14 +43,12 @@ class Leases {
   // Copies the leases to a new block, and lets the header name it through the undo record. open() and fill() follow.
   void move_to(u8* block, u32 number, u64 places);
 
-  bool in_use() const { return (header_.leased | header_.given_back) != 0; }
   u32 block() const { return static_cast<u32>(header_.leases); }  // descriptor + 1
   u64 places() const { return header_.leases >> 32; }
   u64 free_places() const { return places() - header_.leased - header_.given_back; }
   Lease& at(u64 place) const { return leases_[place]; }
   bool is_held(u64 place) const { return leases_[place].number >= kFirstLease; }
 
-  u64 next_number() { return header_.next_lease++; }  // a number is never given twice, also if its draw is undone
   // Leases the item in a slot, which has none; there must be a free place. The caller has counted the draw, and changes
   // the item's state.
   void take(u32 slot, const NewLease& fresh);

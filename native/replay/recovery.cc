@@ -296,7 +296,8 @@ void TableRecovery::check(Deadline deadline, std::vector<std::string>* findings)
   compare("next to be drawn", drawn_next, selection.sampler().next());
   compare("next to be removed", removed_next, selection.remover().next());
   compare("miscounted chunks", wrong, 0);
-  const u64 held_bytes = core_.outside() * header_.item_bytes;  // more may be charged for a while, but never less
+  const u64 held_bytes =
+      items_outside(core_.header) * header_.item_bytes;  // more may be charged for a while, but never less
   compare("bytes of held items", std::min<u64>(header_.held_bytes, held_bytes), held_bytes);
   core_.charge_held(deadline);
   const double right = selection.sampler().sums().total;

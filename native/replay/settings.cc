@@ -143,7 +143,8 @@ void TableSettings::configure(const LimiterState* limiter, const double* alpha, 
       draws_.uncount_undelivered();
       core_.leases.uncount();
     }
-    set_limiter(counted_anew(*limiter, static_cast<i64>(core_.counted()), static_cast<i64>(core_.outside())));
+    set_limiter(counted_anew(*limiter, static_cast<i64>(items_counted(core_.header)),
+                             static_cast<i64>(items_outside(core_.header))));
     core_.commit();
   }
   if (beta != nullptr) header_.beta = *beta;

@@ -165,18 +165,6 @@ void TableCore::end_live(u32 slot) {
   --header.size;
 }
 
-void TableCore::make_live(std::span<const u32> slots) {
-  selection.insert_many(slots);
-  for (const u32 slot : slots) items.joined(slot);
-  header.size += slots.size();
-}
-
-void TableCore::end_live(std::span<const u32> slots) {
-  selection.erase_many(slots);
-  for (const u32 slot : slots) items.leaving(slot);
-  header.size -= slots.size();
-}
-
 void TableCore::enter_order(u32 slot, u64 joined) {
   undo.set(items[slot].number, header.next_number);
   undo.set(header.next_number, header.next_number + 1);
@@ -260,7 +248,7 @@ void TableCore::free_slot(u32 slot) {
 
 // May exceed the budget, but draw() has charged the bytes before.
 void TableCore::charge_held(Deadline deadline) {
-  const u64 right = outside() * header.item_bytes, now = header.held_bytes.load();
+  const u64 right = items_outside(header) * header.item_bytes, now = header.held_bytes.load();
   if (right != now) arena->heap().claims.hold(index, static_cast<i64>(right - now), deadline, true);
 }
 

@@ -7,7 +7,6 @@
 #pragma once
 
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -41,6 +40,11 @@ struct Event {
   void signal(u64 count);  // call after the change: raises `seq` and wakes at most `count` waiters
 };
 
+// Items for the limiter's size and the capacity: live ones, and leased ones below their use limit.
+inline u64 items_counted(const TableHeader& table) { return table.size + table.leased - table.leased_used_up; }
+// Items outside the capacity, whose bytes are charged: held ones, and leased ones at their use limit.
+inline u64 items_outside(const TableHeader& table) { return table.held + table.leased_used_up; }
+
 class TableCore {
  public:
   TableCore(std::shared_ptr<Arena> arena, u32 index);
@@ -60,8 +64,6 @@ class TableCore {
 
   void make_live(u32 slot);  // after the item's words are set: from now on it can be drawn and removed
   void end_live(u32 slot);   // from now on the item can't be drawn or removed
-  void make_live(std::span<const u32> slots);  // the same for several items
-  void end_live(std::span<const u32> slots);
   void free_slot(u32 slot);  // its item is no longer live, held or leased; the uses of its chunks end with the commit
   // A complete inserted item becomes live: it gets the next insertion number, and the limiter counts it. `joined`: with
   // Once, the epoch in which it joins.
@@ -77,12 +79,10 @@ class TableCore {
     const bool older = groups.on() && live != kNone && waiting != kNone && items[waiting].number < items[live].number;
     return live != kNone && !older ? live : waiting;
   }
-  u64 counted() const { return header.size + header.leased - header.leased_used_up; }  // items for the limiter's size
-  u64 present() const { return counted() + header.waiting; }  // items that count for the capacity
+  u64 present() const { return items_counted(header) + header.waiting; }  // items that count for the capacity
   bool is_stale(const Item& item) const;
   i64 newest_version() const;
 
-  u64 outside() const { return header.held + header.leased_used_up; }  // items beside the capacity, which are charged
   // Sets the charge of held items to the number of items outside the capacity, times item_bytes. Takes the heap's lock. It is called before a hold
   // ends, and by every recovery. So a kill in between leaves a wrong charge only until the table's lock has its next
   // owner.

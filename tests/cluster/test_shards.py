@@ -492,12 +492,7 @@ def test_calls_that_need_one_table_are_refused(nodes: list[Node], stores: list[C
             call()
     with di_store.attach(nodes[0].name) as plain, pytest.raises(ValueError, match="belong to another store"):
         plain.writer([table])
-    for call in (
-        lambda: table.at([0]),
-        lambda: table.positions(keys),
-        lambda: table.export(tmp_path / "x"),
-        lambda: table.ack([]),
-    ):
+    for call in (lambda: table.at([0]), lambda: table.positions(keys), lambda: table.export(tmp_path / "x")):
         with pytest.raises(StoreError, match="3 shards"):
             call()
     with pytest.raises(TypeError, match="node="):

@@ -12,7 +12,7 @@ MUTANTS = [
         "a-leased-item-is-drawn-again",
         "leases",
         "native/replay/lease_ends.cc::take_leases",
-        "  core.end_live(slots);\n",
+        "  end_live(core, slots);",
         "",
         (f"{LEASES}::test_nobody_else_draws_a_leased_item",),
     ),

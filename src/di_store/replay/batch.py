@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -13,11 +13,9 @@ from di_store.base.errors import AccessDenied, CorruptData, StoreError, shown
 from di_store.columns.ragged import Ragged
 from di_store.objects import codec
 from di_store.replay.devices import moved
+from di_store.replay.lease import ANY_LEASE, Lease, Leasing
 from di_store.replay.shown import repr_html
 from di_store.replay.splitting import balanced, count_ranks, sizes_of, taken
-
-if TYPE_CHECKING:
-    from di_store.replay.lease import Lease
 
 _BLOB_ALIGNMENT = 64
 
@@ -101,7 +99,7 @@ class Batch:
         "versions",
         "weights",
     )
-    _lease: Lease | None
+    _lease: tuple[Leasing, int] | None  # table and number
 
     def __init__(self, *parts: Any) -> None:
         (
@@ -122,7 +120,8 @@ class Batch:
     @property
     def lease(self) -> Lease | None:
         """See above."""
-        return getattr(self, "_lease", None)  # set only in batches with one
+        found = getattr(self, "_lease", None)  # set only in batches with one
+        return None if found is None else Lease(*found, self.keys)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -402,6 +401,24 @@ def key_array(keys: Any) -> Array:
     if found.dtype.kind not in "iu":
         raise TypeError(f"keys are {found.dtype}: give the uint64 keys that batches and writers return")
     return np.ascontiguousarray(found.reshape(-1), np.uint64)
+
+
+def leased_keys(leased: Any) -> tuple[Array, int]:
+    """The keys that a call on leases means, and the number of their draw.
+
+    Args:
+        leased: a batch, its lease, or keys. Keys mean the lease that each item has now.
+
+    Raises:
+        ValueError: the batch was drawn without a lease. TypeError: keys are not integers.
+    """
+    if isinstance(leased, Batch):
+        if (found := getattr(leased, "_lease", None)) is None:
+            raise ValueError("this batch was drawn without lease=, so its items are done: sample(n, lease=seconds)")
+        return leased.keys, found[1]
+    if isinstance(leased, Lease):
+        return leased.keys, leased.number
+    return key_array(leased), ANY_LEASE
 
 
 def host_array(values: Any, option: str = "priorities", wanted: str = "one number for each key") -> Array:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from di_store.base import config
 from di_store.base.dtypes import Array
-from di_store.base.lacks import Lack
-from di_store.replay.batch import Batch, key_array
+from di_store.base.lacks import Declares, Lack, check_option
 from di_store.runtime.deadline import Deadline
-
-if TYPE_CHECKING:
-    from di_store.replay.table_backend import TableBackend
 
 ANY_LEASE = 0
 """In place of a number: the lease that an item has now."""
@@ -21,6 +17,19 @@ _LACK = Lack(
 )
 NO_LEASES = dict.fromkeys(("lease", "ack", "give_back"), _LACK)
 """The calls and options that tables elsewhere lack."""
+
+
+class Leasing(Protocol):
+    """A table with leases."""
+
+    def shown(self) -> str:
+        """As `TableBackend.shown`."""
+
+    def extend_leases(self, keys: Array, number: int, seconds: float, deadline: Deadline) -> int:
+        """As `Lease.extend`."""
+
+    def pickled_lease(self, number: int, keys: Array) -> tuple[Any, ...]:
+        """What ``Lease.__reduce__`` returns."""
 
 
 class Lease:
@@ -33,7 +42,7 @@ class Lease:
 
     __slots__ = ("_table", "keys", "number")
 
-    def __init__(self, table: TableBackend, number: int, keys: Array) -> None:
+    def __init__(self, table: Leasing, number: int, keys: Array) -> None:
         self._table = table
         self.number = number
         self.keys = keys
@@ -48,47 +57,30 @@ class Lease:
         Raises:
             ValueError, TypeError: `seconds` is negative, not finite, or no number; nothing was changed.
         """
-        wanted = lease_seconds(seconds, "seconds")
+        wanted = _seconds("seconds", seconds)
         return self._table.extend_leases(self.keys, self.number, wanted, Deadline.given(timeout))
 
     def __repr__(self) -> str:
         return f"<Lease {self.number} of {len(self.keys)} items of {self._table.shown()}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _loaded, (*self._table.pickled(), self.number, self.keys)
+        return self._table.pickled_lease(self.number, self.keys)
 
 
-def _loaded(load: Any, arguments: tuple[Any, ...], number: int, keys: Array) -> Lease:
-    from di_store.replay.table import backend_of
-
-    return Lease(backend_of(load(*arguments)), number, keys)
-
-
-def lease_seconds(seconds: Any, option: str = "lease") -> float:
-    """Seconds of a lease.
+def lease_seconds(table: Declares, lease: Any) -> float | None:
+    """Seconds of a draw's lease; None: it has none.
 
     Raises:
-        ValueError: negative or not finite. TypeError: not a number.
+        ValueError: negative or not finite, or the table has no leases. TypeError: not a number.
     """
+    if lease is None:
+        return None
+    check_option(table, "lease", lease)
+    return _seconds("lease", lease)
+
+
+def _seconds(option: str, seconds: Any) -> float:
     found = config.as_float(option, seconds, "seconds")
     if not 0 <= found < math.inf:
         raise ValueError(f"{option}={seconds!r}: give finite seconds >= 0")
     return found
-
-
-def leased_keys(leased: Any) -> tuple[Array, int]:
-    """The keys that a call on leases means, and the number of their draw.
-
-    Args:
-        leased: a batch, its lease, or keys. Keys mean the lease that each item has now.
-
-    Raises:
-        ValueError: the batch was drawn without a lease. TypeError: keys are not integers.
-    """
-    if isinstance(leased, Batch):
-        if leased.lease is None:
-            raise ValueError("this batch was drawn without lease=, so its items are done: sample(n, lease=seconds)")
-        leased = leased.lease
-    if isinstance(leased, Lease):
-        return leased.keys, leased.number
-    return key_array(leased), ANY_LEASE

@@ -24,10 +24,10 @@ from di_store.policy.combination import MAX_CAPACITY
 from di_store.policy.limiters import Limiter, check_limiter
 from di_store.policy.samplers import Sampler
 from di_store.policy.views import View, answers_of
-from di_store.replay.batch import Batch, check_out, empty_batch, host_array, key_array
+from di_store.replay.batch import Batch, check_out, empty_batch, host_array, key_array, leased_keys
 from di_store.replay.exporting import Exported
 from di_store.replay.incomplete import IncompleteGroup, check_grouped, listed_incomplete
-from di_store.replay.lease import lease_seconds, leased_keys
+from di_store.replay.lease import lease_seconds
 from di_store.replay.loader import Loader
 from di_store.replay.lost import without_lost
 from di_store.replay.sampling import Terms, check_n
@@ -165,51 +165,45 @@ class Table:
         Args:
             n: number of examples; may be more than the limiter allows at once.
             timeout: seconds to wait. None: no limit, but `Timeout` if for 60 s no writer is open and no item comes.
-            min_n: return early with at least this many examples, once `linger` seconds pass without a further draw;
-                None: n.
+            min_n: return early with at least this many, once `linger` seconds pass without a further draw; None: n.
             linger: seconds; None: the rest of `timeout`.
             beta: exponent of the importance weights; None: the sampler's.
             columns: outputs to copy; None: all.
             out: a batch of n examples, which is overwritten and returned. If fewer are drawn, the result is a new batch
                 over the front of its arrays.
             replace: whether a batch may hold an item more than once. False: each draw chooses among the items that the
-                batch does not hold yet, in proportion to p^alpha (or uniformly), as numpy's
-                ``Generator.choice(replace=False)``. `Fifo` and `Lifo` then give the next n items, heaps the n best.
-                `probabilities` are still those of one draw from all items. Costs up to 1.5 times as much while n is
-                below half of the table.
-            lease: seconds, from the return of this call on, for which the table holds the items for this batch. Nobody
-                else draws or evicts them, and no batch has one twice. They count as drawn; `ack` ends that well. At
-                `give_back`, the end of the lease, or the end of this process's use of the store, they are drawn again,
-                before others. None: the batch's items count as done at once.
+                batch does not hold yet, as numpy's ``Generator.choice(replace=False)``. `Fifo` and `Lifo` then give the
+                next n items, heaps the n best. `probabilities` are still those of one draw from all items.
+            lease: seconds from the return of this call, in which nobody else draws or evicts the items. `ack` ends
+                this; otherwise they are drawn again, before others. None: the items count as done at once.
 
         Raises:
             Timeout: not enough items in time; the draws are given back. EndOfData: the table is finished, and nothing
-            is left. CapacityError: the batch does not fit in memory. StoreFull: it does not fit in the memory that is
-            free now; the draws are given back. ValueError: a wrong argument; with replace=False also n above capacity,
-            or sampler=Once(). AccessDenied, CorruptData, StoreError: values of an `Opaque` table cannot be loaded here;
-            `error.keys` are their items. These items count as drawn; the others of the batch can still be drawn.
+            is left. CapacityError: the batch fits no memory. StoreFull: not what is free; the draws are given back.
+            ValueError: a wrong argument; with replace=False also n above capacity, or sampler=Once(). AccessDenied,
+            CorruptData, StoreError: values (`error.keys`) of an `Opaque` table cannot be loaded; these count as drawn.
         """
         backend, found = self._backend, None
         now = min_n is None and columns is None and out is None and type(n) is int and 0 < n <= AT_ONCE
-        now = now and lease is None and (replace is True or (replace is False and backend.repeats))
+        now = now and (replace is True or (replace is False and backend.repeats))
         if now and (timeout is None or (type(timeout) in (float, int) and timeout >= 0)):
             if beta is None and (native := backend.prioritized) is not None:
                 beta = native.beta
             if beta is None or (type(beta) is float and 0 <= beta < math.inf):
                 try:
-                    found = (backend.sample_now or backend.first_sample)(n, beta, None, not replace)
+                    if lease is None:
+                        found = (backend.sample_now or backend.first_sample)(n, beta, None, not replace)
+                    else:
+                        found = backend.lease_now(n, beta, lease, not replace)
                 except RowsLost:
                     pass  # the call below draws again, and removes their items
             if type(found) is tuple:
                 return Batch(*found)
             if type(found) is Batch:
                 return found
-        if lease is not None:
-            check_option(backend, "lease", lease)
-            lease = lease_seconds(lease)
-        terms = Terms(check_n(n), timeout, min_n, linger, replace=config.flag("replace", replace), lease=lease)
-        if beta is not None:
-            beta = config.real("beta", beta, why="it is the exponent of the importance weights")
+        seconds = lease_seconds(backend, lease)
+        terms = Terms(check_n(n), timeout, min_n, linger, replace=config.flag("replace", replace), lease=seconds)
+        beta = None if beta is None else config.real("beta", beta, why="it is the exponent of the importance weights")
         if out is not None:
             check_out(out, terms.n)
         return backend.sample(found, terms, beta, columns, out)
@@ -311,13 +305,13 @@ class Table:
         Raises:
             ValueError: the batch was drawn without ``lease=``.
         """
-        keys, number = leased_keys(leased)
-        return self._backend.end_leases(keys, number, False, Deadline.given(timeout))
+        if type(leased) is Batch and timeout is _MINUTE and (ack := self._backend.ack_now) is not None:
+            return ack(*leased_keys(leased), False, 60.0)
+        return self._backend.end_leases(*leased_keys(leased), False, Deadline.given(timeout))
 
     def give_back(self, leased: Any, *, timeout: float | None = 60) -> int:
         """Undo the draws of leased items, which are drawn next, before others. Arguments and result as in `ack`."""
-        keys, number = leased_keys(leased)
-        return self._backend.end_leases(keys, number, True, Deadline.given(timeout))
+        return self._backend.end_leases(*leased_keys(leased), True, Deadline.given(timeout))
 
     def update(
         self, keys: Any, values: Any, *, row: int | None = 0, ack: bool = False, timeout: float | None = 60

@@ -63,6 +63,7 @@ class TableBackend(ABC):
         sample_now: the core's attempt to draw at once. Returns a batch or its parts, or else the state from which
             `sample` continues. None: not made yet, or the table is elsewhere.
         update_now: the core's own `update_priorities`; None: as for `sample_now`.
+        ack_now: the core's own `end_leases`; None: as for `sample_now`.
     """
 
     kind = "table"
@@ -74,6 +75,7 @@ class TableBackend(ABC):
     prioritized: _core.Table | None = None
     sample_now: Callable[[int, float | None, list[int] | None, bool], Any] | None = None
     update_now: Callable[[Array, Array, float], int] | None = None
+    ack_now: Callable[[Array, int, bool, float], int] | None = None
 
     @property
     @abstractmethod
@@ -137,6 +139,10 @@ class TableBackend(ABC):
 
     def first_sample(self, n: int, beta: float | None, which: list[int] | None, distinct: bool) -> Any:
         """Make `sample_now`, and call it; None: there is none."""
+        return None
+
+    def lease_now(self, n: int, beta: float | None, lease: Any, distinct: bool) -> Batch | None:
+        """Draw with a lease at once; None: not possible now, or `lease` has to be checked."""
         return None
 
     @abstractmethod
