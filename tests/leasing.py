@@ -52,12 +52,6 @@ class Holder:
         self.process.kill()
         self.process.join()
 
-    def leave(self) -> None:
-        """Let it end as a program does."""
-        self.pipe.send("end")
-        self.process.join()
-        assert self.process.exitcode == 0
-
 
 def expired(table: di_store.Table, n: int) -> di_store.Batch:
     """A batch whose lease has run out, which the chores of this process have noticed."""
@@ -73,18 +67,17 @@ def _give_back(table: di_store.Table, n: int) -> list[int]:
     return keys_of(batch)
 
 
-def _end_process(table: di_store.Table, n: int, end: Callable[[Holder], None]) -> list[int]:
+def _kill(table: di_store.Table, n: int) -> list[int]:
     before, holder = leased(table), Holder(table, n)
     assert leased(table) == before + n
-    end(holder)
-    until(lambda: leased(table) == before, "the leases of a process that is gone to end")
+    holder.kill()
+    until(lambda: leased(table) == before, "the leases of the dead to end")
     return holder.keys
 
 
 ENDS: dict[str, Callable[[di_store.Table, int], list[int]]] = {
     "given back": _give_back,
     "run out": lambda table, n: keys_of(expired(table, n)),
-    "killed": lambda table, n: _end_process(table, n, Holder.kill),
-    "left": lambda table, n: _end_process(table, n, Holder.leave),
+    "killed": _kill,
 }
 """By what ends a lease: leases n items and ends that; their sorted keys. This process must have drawn before."""

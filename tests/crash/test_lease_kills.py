@@ -7,7 +7,6 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -164,32 +163,3 @@ def test_a_kill_at_any_instruction_loses_no_item(
             worker.kill()
         workers.join()
     workers.judge()
-
-
-def lease_and_sync(folder: str, pipe: Any) -> None:
-    """Ten are acknowledged and ten leased when the folder is synced."""
-    store = di_store.open(memory="32MiB", disk=folder, disk_capacity="64MiB")
-    options: dict[str, Any] = {"limiter": Queue(ITEMS), "schema": SCHEMA, "durability": "disk"}
-    table = store.create_table("t", capacity=ITEMS, exist_ok=True, **options)
-    if not len(table):
-        table.extend({"n": np.arange(ITEMS)})
-    batch, _ = take(table, 10), take(table, 10)
-    table.ack(batch)
-    store.sync()
-    pipe.send(batch.data["n"].tolist())
-    pipe.recv()
-
-
-def test_a_durable_store_has_what_was_leased_when_it_was_killed(tmp_path: Path) -> None:
-    done: list[int] = []
-    for _ in range(2):
-        ours, theirs = WARM.Pipe()
-        process: Any = WARM.Process(target=lease_and_sync, args=(str(tmp_path), theirs), daemon=True)
-        process.start()
-        done += ours.recv()
-        process.kill()
-        process.join()
-    with di_store.open(memory="32MiB", disk=tmp_path, disk_capacity="64MiB") as store:
-        rest = store.table("t").sample(ITEMS - 20, timeout=PATIENCE).data["n"].tolist()
-        assert sorted(rest + done) == list(range(ITEMS))
-        assert store.check() == []

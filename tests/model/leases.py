@@ -30,7 +30,7 @@ class Leasable:
 
 @dataclass
 class LeaseTable:
-    """`sampler` is a name; of "Once" and "Once in order", `epochs` is the number of epochs, None: no last one."""
+    """`sampler` is a name, also "Queue" or "Once in order"; `epochs` are those of `Once`, None: no last one."""
 
     sampler: str
     limiter: Limiter
@@ -68,7 +68,8 @@ class LeaseTable:
         perhaps = [item for item in free if item.number in self.perhaps_first and self._has_chance(item)]
         if self.sampler == "Once in order":
             return [min(free, key=lambda item: (item.epoch, item.number)), *perhaps] if free else []
-        return CANDIDATES.get(self.sampler, list)(free) + perhaps if free else []
+        chosen = {"Queue": CANDIDATES["Fifo"], "Once": list}.get(self.sampler) or CANDIDATES[self.sampler]
+        return chosen(free) + perhaps if free else []
 
     def draw(self, numbers: list[int], lease: bool) -> bool:
         """Repeat draws that the store made; whether all of them were possible."""
@@ -78,26 +79,31 @@ class LeaseTable:
             self._take(self.items[number], lease)
         return True
 
-    def may_draw(self, n: int, lease: bool) -> tuple[bool, bool]:
-        """Whether n draws are possible with (the worst, the best) luck."""
-        worst = self._would_draw(n, lease, lambda found: max(found, key=lambda item: item.uses))
-        return worst, self._would_draw(n, lease, lambda found: min(found, key=lambda item: item.uses))
+    def may_draw(self, n: int, lease: bool, luck: Callable[..., Leasable]) -> bool:
+        """Whether n draws are possible if `luck` chooses among the items, by their uses."""
+        other = copy.deepcopy(self)
+        for _ in range(n):
+            if not (found := other.drawable()):
+                return False
+            other._take(luck(found, key=lambda item: item.uses), lease)
+        return True
 
-    def acknowledge(self, number: int) -> None:
-        """The leased draw of this item is delivered."""
-        self.items[number].leased = False
-        self._use_up(number)
+    def acknowledge(self, *numbers: int) -> None:
+        """The leased draws of these items are delivered."""
+        for number in numbers:
+            self.items[number].leased = False
+            self._use_up(number)
 
-    def give_back(self, number: int) -> None:
-        """The leased draw of this item has never happened."""
-        item = self.items[number]
-        item.leased = False
-        item.uses -= 1
-        item.epoch -= 1
-        self.epoch = min(self.epoch, item.epoch)
-        self.samples -= 1
-        self.counts.samples -= item.counted
-        self.first.add(number)
+    def give_back(self, *numbers: int) -> None:
+        """The leased draws of these items have never happened."""
+        for item in (self.items[number] for number in numbers):
+            item.leased = False
+            item.uses -= 1
+            item.epoch -= 1
+            self.epoch = min(self.epoch, item.epoch)
+            self.samples -= 1
+            self.counts.samples -= item.counted
+        self.first.update(numbers)
 
     def delete(self, number: int) -> None:
         """No such item any more."""
@@ -114,9 +120,7 @@ class LeaseTable:
 
     def copied(self) -> None:
         """Go on as a copy of the table: nothing is leased."""
-        for item in self.items.values():
-            if item.leased:
-                self.give_back(item.number)
+        self.give_back(*(item.number for item in self.items.values() if item.leased))
         self.perhaps_first |= self.first
         self.first = set()
 
@@ -148,12 +152,3 @@ class LeaseTable:
     def _use_up(self, number: int) -> None:
         if self.uses and self.items[number].uses == self.uses:
             del self.items[number]
-
-    def _would_draw(self, n: int, lease: bool, choose: Callable[[list[Leasable]], Leasable]) -> bool:
-        other = copy.deepcopy(self)
-        for _ in range(n):
-            found = other.drawable()
-            if not found:
-                return False
-            other._take(choose(found), lease)
-        return True

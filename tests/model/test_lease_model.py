@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,8 +9,9 @@ from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 from leasing import LONG, PATIENCE, SHORT, leased
 from pains import until
 
@@ -24,44 +24,44 @@ FULL = os.environ.get("DI_STORE_TEST_SCALE", "small") == "full"
 CAPACITY = 400
 """More than a run inserts: nothing is evicted."""
 LIMITERS: list[Limiter] = [MinSize(1), MinSize(3), SamplesPerInsert(2.0, 2, 1.0), SamplesPerInsert(0.5, 3, 0.5)]
-SAMPLERS = ["Uniform", "Fifo", "Lifo", "MinHeap", "MaxHeap", "Prioritized"]
 ONCE = ["Once", "Once in order"]
-SETTINGS: list[tuple[str, Limiter, int, int | None]] = [
-    *itertools.product(SAMPLERS, LIMITERS, (0, 1, 3), [None]),
-    *itertools.product(ONCE, LIMITERS, (0, 1, 3), [None]),
-    *itertools.product(ONCE, LIMITERS[:2], (0, 3), [2, 3]),
-    *itertools.product(["Fifo"], [Queue(3)], [1], [None]),
-]
-"""Sampler, limiter, limit of uses, epochs."""
+SAMPLERS = ["Uniform", "Fifo", "Lifo", "MinHeap", "MaxHeap", "Prioritized", "Queue", *ONCE]
 
 
 class LeaseMachine(RuleBasedStateMachine):
-    """Hypothesis chooses the setting and the operations."""
+    """Hypothesis chooses the setting, but for its sampler, and the operations."""
 
-    model: LeaseTable
+    def __init__(self, sampler: str) -> None:
+        super().__init__()
+        self.sampler = sampler
 
-    @initialize(setting=st.sampled_from(SETTINGS), group=st.booleans())
-    def begin(self, setting: tuple[str, Limiter, int, int | None], group: bool) -> None:
-        self.model = LeaseTable(*setting)
+    @initialize(
+        limiter=st.sampled_from(LIMITERS), uses=st.sampled_from((0, 1, 3)), last=st.integers(1, 3), group=st.booleans()
+    )
+    def begin(self, limiter: Limiter, uses: int, last: int, group: bool) -> None:
+        epochs = last if self.sampler in ONCE and isinstance(limiter, MinSize) and uses != 1 else None
+        if self.sampler == "Queue":
+            limiter, uses = Queue(3), 1
+        self.model = LeaseTable(self.sampler, limiter, uses, epochs)
         self.keys: list[int] = []  # by the item's number
         self.batches: list[tuple[di_store.Batch, set[int]]] = []  # and the numbers of items that are still leased
-        self.answers = 2 if group and setting[1] != Queue(3) else 1
+        self.answers = 2 if group else 1
         self.store = di_store.open(memory="32MiB", seed=1)
         self.folder = TemporaryDirectory(dir=os.environ["DI_STORE_TEST_ROOT"])
         self.copies = self.of_others = 0
         schema = {name: di_store.Spec((), "i8") for name in ("group", "n")}
         self.table = self.store.create_table(
-            "t", capacity=CAPACITY, schema=schema, sampler=self.sampler(), limiter=public(setting[1]), lanes=2,
-            max_times_sampled=setting[2], view=di_store.Group(2) if self.answers == 2 else di_store.Step(),
+            "t", capacity=CAPACITY, schema=schema, sampler=self.public(), limiter=public(limiter), lanes=2,
+            max_times_sampled=uses, view=di_store.Group(2) if group else di_store.Step(),
         )  # fmt: skip
         self.first_epoch = self.table.stats()["epoch"]
         for _ in range(2):
             self.insert(2, 1)
 
-    def sampler(self) -> Any:
-        if self.model.sampler in ONCE:
-            return di_store.Once(self.model.epochs, self.model.sampler == "Once")
-        return public(self.model.sampler)
+    def public(self) -> Any:
+        if self.sampler in ONCE:
+            return di_store.Once(self.model.epochs, self.sampler == "Once")
+        return public("Fifo" if self.sampler == "Queue" else self.sampler)
 
     @rule(count=st.integers(1, 3), priority=st.integers(0, 5))
     def insert(self, count: int, priority: int) -> None:
@@ -100,8 +100,9 @@ class LeaseMachine(RuleBasedStateMachine):
         batch = self.sample(n, seconds)
         if batch is not None:
             until(lambda: leased(self.table) == before, "the lease to run out")
-            self.give_these_back(set(self.numbers(batch)))
+            self.model.give_back(*self.numbers(batch))
             self.batches.append((batch, set()))
+            self.agree()
 
     @precondition(lambda self: self.batches)
     @rule(choice=st.integers(0, 9), call=st.sampled_from(["ack", "give_back"]), some=st.integers(1, 9))
@@ -114,10 +115,7 @@ class LeaseMachine(RuleBasedStateMachine):
         elif ended:
             assert getattr(self.table, call)([self.keys[number] for number in ended]) == len(ended)
         held -= ended
-        if call == "give_back":
-            self.give_these_back(ended)
-        for number in ended if call == "ack" else ():
-            self.model.acknowledge(number)
+        (self.model.acknowledge if call == "ack" else self.model.give_back)(*ended)
         self.agree()
 
     @precondition(lambda self: self.batches[self.of_others :])
@@ -167,7 +165,7 @@ class LeaseMachine(RuleBasedStateMachine):
 
     def sample(self, n: int, lease: float | None) -> di_store.Batch | None:
         """A draw that the model allows, or none."""
-        certain, possible = self.model.may_draw(n, lease is not None)
+        certain, possible = (self.model.may_draw(n, lease is not None, luck) for luck in (max, min))
         try:
             batch = self.table.sample(n, lease=lease, timeout=PATIENCE if certain else 0)
         except di_store.Timeout:
@@ -186,11 +184,6 @@ class LeaseMachine(RuleBasedStateMachine):
         assert (numbers == numbers[:, :1]).all()
         assert batch.keys.tolist() == [self.keys[number] for number in numbers[:, 0]]
         return numbers[:, 0].tolist()  # type: ignore[no-any-return]
-
-    def give_these_back(self, numbers: set[int]) -> None:
-        for number in numbers:
-            self.model.give_back(number)
-        self.agree()
 
     def agree(self) -> None:
         """All that the table shows."""
@@ -212,11 +205,13 @@ class LeaseMachine(RuleBasedStateMachine):
             self.folder.cleanup()
 
 
-LeaseMachine.TestCase.settings = settings(
-    max_examples=400 if FULL else 40,
-    stateful_step_count=60 if FULL else 25,
-    deadline=None,
-    print_blob=True,
-    suppress_health_check=list(HealthCheck),
-)
-test_leases_equal_the_model = LeaseMachine.TestCase
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_leases_equal_the_model(sampler: str) -> None:
+    run = settings(
+        max_examples=100 if FULL else 8,
+        stateful_step_count=60 if FULL else 30,
+        deadline=None,
+        print_blob=True,
+        suppress_health_check=list(HealthCheck),
+    )
+    run_state_machine_as_test(lambda: LeaseMachine(sampler), settings=run)  # type: ignore[no-untyped-call]

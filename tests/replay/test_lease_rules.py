@@ -5,8 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ SAMPLERS = [Uniform(), Prioritized(0.6, 0.4), Fifo(), Lifo(), MinHeap(), MaxHeap
 each_sampler = pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
 each_limit = pytest.mark.parametrize("uses", [0, 1, 3])
 each_end = pytest.mark.parametrize("end", ENDS)
-Make = Callable[..., di_store.Table]
 
 
 @pytest.fixture
@@ -33,11 +31,6 @@ def store() -> Iterator[di_store.Store]:
     with di_store.open(memory="64MiB", seed=1) as opened:
         yield opened
         assert opened.check() == []
-
-
-@pytest.fixture
-def make(store: di_store.Store) -> Make:
-    return lambda items=ITEMS, **options: filled(store, items, **options)
 
 
 def filled(store: di_store.Store, items: int = ITEMS, **options: Any) -> di_store.Table:
@@ -51,9 +44,9 @@ def shown(table: di_store.Table) -> dict[str, Any]:
     """All that a draw changes, of the table and of each item."""
     stats, batch = table.stats(), table.peek(table.keys())
     counts = [stats["size"], stats["samples"], stats["removed"], stats["held"], stats["epoch"], leased(table)]
-    limiter = [stats["limiter"]["inserts"], stats["limiter"]["samples"]]
-    items = zip(batch.keys.tolist(), batch.times_sampled.tolist(), batch.priorities.tolist(), strict=True)
-    return {"counts": counts, "limiter": limiter, "items": list(items)}
+    items = [batch.keys.tolist(), batch.times_sampled.tolist(), batch.priorities.tolist()]
+    limiter = stats["limiter"]
+    return {"counts": counts, "limiter": (limiter["inserts"], limiter["samples"]), "items": items}
 
 
 def nothing_to_draw(table: di_store.Table) -> str:
@@ -67,32 +60,12 @@ def nothing_to_draw(table: di_store.Table) -> str:
 
 @each_sampler
 @each_limit
-def test_an_acknowledged_draw_is_a_delivered_one(make: Make, sampler: Any, uses: int) -> None:
-    table = make(sampler=sampler, max_times_sampled=uses)
-    inserted = table.keys().tolist()
-    counts: Counter[int] = Counter()
-    for n in (4, 2, 4, 2):
-        if not (left := min(n, len(table))):
-            break
-        batch = take(table, left)
-        assert len(set(batch.keys.tolist())) == left == leased(table)
-        assert batch.times_sampled.tolist() == [counts[key] + 1 for key in batch.keys.tolist()]
-        assert table.ack(batch) == left
-        counts.update(batch.keys.tolist())
-        kept = [key for key in inserted if not uses or counts[key] < uses]
-        assert table.keys().tolist() == kept
-        assert table.peek(kept).times_sampled.tolist() == [counts[key] for key in kept]
-        drawn = sum(counts.values())
-        assert shown(table)["counts"][:4] == [len(kept), drawn, ITEMS - len(kept), 0]
-        assert (table.stats()["limiter"]["samples"], leased(table)) == (drawn, 0)
-
-
-@each_sampler
-@each_limit
 @each_end
-def test_a_draw_that_is_not_acknowledged_has_not_happened(make: Make, sampler: Any, uses: int, end: str) -> None:
+def test_a_draw_that_is_not_acknowledged_has_not_happened(
+    store: di_store.Store, sampler: Any, uses: int, end: str
+) -> None:
     """Its items come next, before all others, the oldest first."""
-    table = make(sampler=sampler, max_times_sampled=uses)
+    table = filled(store, sampler=sampler, max_times_sampled=uses)
     table.ack(take(table, 2))
     order, before = table.keys().tolist(), shown(table)
     for _ in range(2):
@@ -104,13 +77,14 @@ def test_a_draw_that_is_not_acknowledged_has_not_happened(make: Make, sampler: A
 
 @each_sampler
 @each_limit
-def test_leased_items_are_drawn_by_nobody_else(make: Make, sampler: Any, uses: int) -> None:
+def test_leased_items_are_drawn_by_nobody_else(store: di_store.Store, sampler: Any, uses: int) -> None:
     """They are not among those that can be drawn, and can be looked at."""
-    table = make(sampler=sampler, max_times_sampled=uses)
+    table = filled(store, sampler=sampler, max_times_sampled=uses)
     inserted = sorted(table.keys().tolist())
     first, holder, rest = take(table, 2), Holder(table, 2), take(table, 2)
     assert sorted([*first.keys.tolist(), *holder.keys, *rest.keys.tolist()]) == inserted
     assert (leased(table), len(table), len(table.keys())) == (ITEMS, 0, 0)
+    assert table.stats()["leased"]["holders"] == {f"pid {os.getpid()}": 4, f"pid {holder.process.pid}": 2}
     assert table.peek(inserted).live.all()  # type: ignore[union-attr]
     assert "lease" in nothing_to_draw(table)
     holder.kill()
@@ -118,28 +92,9 @@ def test_leased_items_are_drawn_by_nobody_else(make: Make, sampler: Any, uses: i
     assert table.ack(first) + table.ack(rest) == 4
 
 
-@each_sampler
-@pytest.mark.parametrize("call", ["ack", "give_back", "extend"])
-@pytest.mark.parametrize("end", ["given back", "run out", "acknowledged"])
-@pytest.mark.parametrize("again", [False, True])
-def test_a_late_call_changes_nothing(make: Make, sampler: Any, call: str, end: str, again: bool) -> None:
-    """Neither the table nor the lease of whoever has the items now."""
-    table = make(sampler=sampler)
-    late = expired(table, 3) if end == "run out" else take(table, 3)
-    if end != "run out":
-        assert (table.ack if end == "acknowledged" else table.give_back)(late) == 3
-    now = take(table, 4) if again else None
-    before = shown(table)
-    assert (late.lease.extend(LONG) if call == "extend" else getattr(table, call)(late)) == 0
-    assert shown(table) == before
-    if now is not None:
-        assert table.ack(now) == 4
-        assert table.stats()["samples"] == 4 + 3 * (end == "acknowledged")
-
-
-def test_items_of_a_lease_end_one_by_one(make: Make) -> None:
+def test_items_of_a_lease_end_one_by_one(store: di_store.Store) -> None:
     """By any process that has their keys. Repeated keys, and those of items that nobody leases, count nothing."""
-    table = make(sampler=Fifo(), max_times_sampled=1)
+    table = filled(store, sampler=Fifo(), max_times_sampled=1)
     inserted = table.keys().tolist()
     batch, holder = take(table, 3), Holder(table, 2)
     assert table.ack([inserted[0], inserted[0]]) == 1
@@ -153,19 +108,10 @@ def test_items_of_a_lease_end_one_by_one(make: Make) -> None:
     assert table.ack(batch) == 1
 
 
-def test_an_extended_lease_lives_on(make: Make) -> None:
-    table = make(sampler=Fifo(), max_times_sampled=1)
-    kept = take(table, 2, 0.5)
-    assert kept.lease.extend(LONG) == 2
-    ended = take(table, 2, 0.5)
-    until(lambda: leased(table) == 2, "the other lease to run out")
-    assert (table.ack(ended), table.ack(kept)) == (0, 2)
-
-
 @each_sampler
-def test_leases_of_any_length(make: Make, sampler: Any) -> None:
-    """One of no time ends at once."""
-    table = make(sampler=sampler)
+def test_leases_of_any_length(store: di_store.Store, sampler: Any) -> None:
+    """One of no time ends at once, one that is extended lives on."""
+    table = filled(store, sampler=sampler)
     years = take(table, 2, 10 * 365 * 86_400)
     before = shown(table)
     batch = take(table, 3, 0)
@@ -174,13 +120,17 @@ def test_leases_of_any_length(make: Make, sampler: Any) -> None:
         with pytest.raises((ValueError, TypeError), match="lease"):
             take(table, 1, wrong)
     assert shown(table) == before
-    assert keys_of(take(table, 3)) == keys_of(batch)
-    assert table.ack(years) == 2
+    back = take(table, 3, 0.3)
+    assert keys_of(back) == keys_of(batch)
+    assert back.lease.extend(LONG) == 3
+    late = take(table, 1, 0.3)
+    until(lambda: leased(table) == 5, "the lease that was not extended to run out")
+    assert (table.ack(late), late.lease.extend(LONG), table.ack(back), table.ack(years)) == (0, 0, 3, 2)
 
 
-def test_ten_thousand_leases_end_in_any_order(make: Make) -> None:
+def test_ten_thousand_leases_end_in_any_order(store: di_store.Store) -> None:
     count = 10_000
-    table = make(items=count, capacity=count, limiter=di_store.Queue(count))
+    table = filled(store, items=count, capacity=count, limiter=di_store.Queue(count))
     batches = [take(table, 1) for _ in range(count)]
     assert leased(table) == count
     order = np.random.default_rng(0).permutation(count).tolist()
@@ -190,9 +140,9 @@ def test_ten_thousand_leases_end_in_any_order(make: Make) -> None:
     assert table.sample(count // 2, timeout=PATIENCE).data["n"].tolist() == sorted(order[: count // 2])
 
 
-def test_a_lease_goes_to_other_processes(make: Make) -> None:
+def test_a_lease_goes_to_other_processes(store: di_store.Store) -> None:
     """One leases, another one acknowledges. A plain batch has no lease."""
-    table = make(max_times_sampled=1)
+    table = filled(store, max_times_sampled=1)
     assert table.peek(table.keys()).lease is None
     assert table.sample(1).lease is None
     batch = take(table, 3)
@@ -207,8 +157,8 @@ def _acknowledge(table: di_store.Table, lease: bytes) -> None:
     os._exit(table.ack(pickle.loads(lease)))
 
 
-def test_leases_end_with_the_last_handle_of_their_process(store: di_store.Store, make: Make) -> None:
-    table = make()
+def test_leases_end_with_the_last_handle_of_their_process(store: di_store.Store) -> None:
+    table = filled(store)
     ours, theirs = WARM.Pipe()
     WARM.Process(target=_close_handles, args=(store.name, theirs), daemon=True).start()
     ours.recv()
@@ -230,17 +180,6 @@ def _close_handles(name: str, pipe: Any) -> None:
         close()
         pipe.send("done")
         pipe.recv()
-
-
-def test_stats_tell_of_leases_by_process(make: Make) -> None:
-    table = make()
-    assert table.stats()["leased"]["holders"] == {}
-    mine, holder = take(table, 1), Holder(table, 3)
-    assert table.stats()["leased"]["holders"] == {f"pid {os.getpid()}": 1, f"pid {holder.process.pid}": 3}
-    holder.kill()
-    until(lambda: leased(table) == 1, "the leases of the dead to end")
-    assert table.stats()["leased"]["holders"] == {f"pid {os.getpid()}": 1}
-    assert table.ack(mine) == 1
 
 
 # -- with other parts of a table ------------------------------------------------------------------------------------
@@ -286,9 +225,9 @@ def test_values_and_acknowledgement_come_in_one_step(store: di_store.Store) -> N
 
 @pytest.mark.parametrize("limiter", [di_store.Queue(4), di_store.Stack(4)], ids=repr)
 @each_end
-def test_a_queue_gives_each_item_once(make: Make, limiter: Any, end: str) -> None:
+def test_a_queue_gives_each_item_once(store: di_store.Store, limiter: Any, end: str) -> None:
     """Leased items leave room. If they come back, they lift it above its size: inserts wait, and nothing is evicted."""
-    table = make(limiter=limiter, items=4)
+    table = filled(store, limiter=limiter, items=4)
     kept = take(table, 2)
     ENDS[end](table, 2)
     table.extend({"n": np.arange(4, 6)}, timeout=0)
@@ -305,9 +244,9 @@ def test_a_queue_gives_each_item_once(make: Make, limiter: Any, end: str) -> Non
 
 
 @each_limit
-def test_leased_items_are_not_evicted(make: Make, uses: int) -> None:
+def test_leased_items_are_not_evicted(store: di_store.Store, uses: int) -> None:
     """Those without a limit of uses count for the capacity: if all are leased, inserts wait."""
-    table = make(capacity=ITEMS, max_times_sampled=uses, sampler=Fifo())
+    table = filled(store, capacity=ITEMS, max_times_sampled=uses, sampler=Fifo())
     batch = take(table, 3)
     table.extend({"n": np.arange(10, 16)})
     assert table.peek(batch.keys).live.all()  # type: ignore[union-attr]
@@ -323,8 +262,8 @@ def test_leased_items_are_not_evicted(make: Make, uses: int) -> None:
 
 
 @each_end
-def test_the_end_of_data_waits_for_leases(make: Make, end: str) -> None:
-    table = make(sampler=Fifo(), max_times_sampled=1, items=4)
+def test_the_end_of_data_waits_for_leases(store: di_store.Store, end: str) -> None:
+    table = filled(store, sampler=Fifo(), max_times_sampled=1, items=4)
     assert table.ack(take(table, 2)) == 2
     table.finish()
     batch = take(table, 2)
@@ -337,8 +276,8 @@ def test_the_end_of_data_waits_for_leases(make: Make, end: str) -> None:
             table.sample(1, lease=lease)
 
 
-def test_leases_outlive_changes_of_their_table(make: Make) -> None:
-    table = make(sampler=Prioritized(0.6, 0.4), max_times_sampled=1)
+def test_leases_outlive_changes_of_their_table(store: di_store.Store) -> None:
+    table = filled(store, sampler=Prioritized(0.6, 0.4), max_times_sampled=1)
     one, two = take(table, 2), take(table, 2)
     table.resize(5_000)
     table.extend({"n": np.arange(4_000)})
@@ -349,8 +288,8 @@ def test_leases_outlive_changes_of_their_table(make: Make) -> None:
     assert keys_of(take(table, 2)) == keys_of(two)
 
 
-def test_after_a_reset_or_drop_a_lease_counts_nothing(store: di_store.Store, make: Make) -> None:
-    table = make()
+def test_after_a_reset_or_drop_a_lease_counts_nothing(store: di_store.Store) -> None:
+    table = filled(store)
     batch, other = take(table, 2), take(table, 2)
     table.reset()
     table.extend({"n": np.arange(3)})
@@ -362,7 +301,7 @@ def test_after_a_reset_or_drop_a_lease_counts_nothing(store: di_store.Store, mak
     for call in (table.ack, table.give_back):
         with pytest.raises(di_store.TableNotFound):
             call(batch)
-    again = make()
+    again = filled(store)
     take(again, ITEMS)
     assert (again.ack(batch), leased(again)) == (0, ITEMS)
 
