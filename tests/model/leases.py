@@ -1,7 +1,7 @@
 """A table whose draws may be leased, in plain Python.
 
 Readings beside those of the package: a leased item is drawn by nobody else and is not among `keys()`; it counts for
-`min_size` only if the table has no limit of uses. Items that are given back come before all others, the oldest first;
+`min_size`, unless it is its last draw. Items that are given back come before all others, the oldest first;
 an epoch that misses one of them runs again. What is deleted while it is leased counts as drawn. A limiter that was set
 meanwhile does not count a draw that is given back. A copy of a table may give what was leased first, or in its turn.
 """
@@ -49,7 +49,7 @@ class LeaseTable:
 
     def counted(self) -> Counts:
         """What the limiter looks at."""
-        self.counts.size = len(self.free()) if self.uses else len(self.items)
+        self.counts.size = sum(not item.leased or item.uses != self.uses for item in self.items.values())
         return self.counts
 
     def insert(self, number: int, priority: float, epoch: int) -> None:

@@ -96,10 +96,10 @@ class LeaseMachine(RuleBasedStateMachine):
     @rule(n=st.integers(1, 3), seconds=st.sampled_from([0.0, SHORT]))
     def lease_and_wait(self, n: int, seconds: float) -> None:
         """Until it has run out."""
-        before = sum(item.leased for item in self.model.items.values())
+        before = self.model.samples
         batch = self.sample(n, seconds)
         if batch is not None:
-            until(lambda: leased(self.table) == before, "the lease to run out")
+            until(lambda: self.table.stats()["samples"] == before, "the lease to run out")
             self.model.give_back(*self.numbers(batch))
             self.batches.append((batch, set()))
             self.agree()
