@@ -255,7 +255,7 @@ def test_leased_items_are_not_evicted(store: di_store.Store, uses: int) -> None:
     for each in batches:
         assert table.peek(each.keys).live.all()  # type: ignore[union-attr]
         assert table.ack(each) == len(each)
-    table.extend({"n": np.arange(30, 33)})
+    table.extend({"n": np.arange(30, 33)}, timeout=0)
     assert len(table) == ITEMS
 
 
