@@ -30,7 +30,7 @@ nb::object held(const TablePointer& table, Deadline deadline) {
   const LeasesHeld found = leases_held(entered.core, deadline);
   nb::dict holders = new_dict();
   for (const auto& [client, items] : found.by_holder)
-    holders[nb::str(describe_client(entered.arena(), client).c_str())] = items;
+    holders[nb::str(client == kNone ? "gone" : describe_client(entered.arena(), client).c_str())] = items;
   const double age = static_cast<double>(os::boot_ns() - found.oldest_ns) * 1e-9;
   return new_tuple(nb::int_(found.items), found.items == 0 ? nb::none() : nb::object(nb::float_(age)), holders);
 }

@@ -1,6 +1,7 @@
 // The draws of one call or of one prefetched batch: plain data of one process.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "replay/leases.h"
@@ -52,7 +53,9 @@ struct DrawSet {
   MassSums sums;                      // at the last draw
   u64 rng_before = 0, rng_after = 0;  // of rng_counter: rewound if all draws are given back and none followed
   std::vector<u32> spare;             // ledger entries taken but not used yet
-  bool made_room = false;             // inserts that wait for room still have to be woken
+  std::vector<u64> first;  // keys of items that had been given back before, so they came before others; mostly empty
+  bool was_first(u64 key) const { return std::find(first.begin(), first.end(), key) != first.end(); }
+  bool made_room = false;  // inserts that wait for room still have to be woken
 };
 
 }  // namespace di

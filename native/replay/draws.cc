@@ -82,7 +82,7 @@ bool Draws::independent() const {
 }
 
 // The slot of the next draw; kNone: nothing can be drawn now.
-u32 Draws::next_slot(DistinctPicks* distinct, const Strata& strata) {
+u32 Draws::next_slot(DrawSet* set, DistinctPicks* distinct, const Strata& strata) {
   if (header_.given_back == 0) [[likely]]
     return distinct->pick(strata);
   u32 picked = kNone;
@@ -90,7 +90,9 @@ u32 Draws::next_slot(DistinctPicks* distinct, const Strata& strata) {
     if (begun) picked = distinct->pick(strata);  // may begin an epoch, for which items were given back
     for (u32 slot = core_.leases.next_given_back(); slot != kNone; slot = core_.leases.next_given_back()) {
       core_.leases.clear_mark(slot);
-      if (core_.selection.sampler().probability(slot) > 0) return slot;  // else its priority is 0 by now
+      if (!(core_.selection.sampler().probability(slot) > 0)) continue;  // its priority is 0 by now
+      set->first.push_back(core_.items[slot].key(slot));
+      return slot;
     }
   }
   return picked;
@@ -121,7 +123,7 @@ u32 Draws::draw_singly(DrawSet* set, u32 want, Strata* strata, DistinctPicks* di
   u32 drawn = 0;
   for (; drawn < want && may_sample(limiter_in_force(header_), static_cast<i64>(items_counted(core_.header)));
        distinct->after_picks()) {
-    const u32 slot = next_slot(distinct, *strata);
+    const u32 slot = next_slot(set, distinct, *strata);
     if (slot == kNone) break;
     const Item& item = core_.items[slot];
     if (core_.is_stale(item)) {
@@ -386,6 +388,7 @@ void Draws::end(DrawSet* set, bool give_back, Deadline deadline) {
         ++draws;
         if (!(what & kLedgerDropped)) ++counted;
         if (end_draw(drawn.key, give_back)) unheld = true;
+        if (give_back && set->was_first(drawn.key)) core_.leases.mark_again(key_slot(drawn.key));
       }
       core_.undo.set(entry.what, 0);
       DI_FAULT("table.settle_item");
@@ -466,7 +469,7 @@ u64 Draws::undelivered(u32* client, Deadline deadline) {
   };
   each_undelivered(core_, [&](u32 who, const LedgerEntry&) { note(who); });
   for (u64 place = 0; place < core_.leases.places(); ++place)
-    if (core_.leases.is_held(place)) note(lock_owner(core_.leases.at(place).holder & ~kLeaseUncounted));
+    if (is_held(core_.leases.at(place))) note(lock_owner(core_.leases.at(place).holder & ~kLeaseUncounted));
   return count;
 }
 

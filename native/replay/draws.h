@@ -59,7 +59,7 @@ class Draws {
   bool take_held(DrawSet* set, u32 n, const std::function<bool()>& copy);
   bool lease_held(DrawSet* set, u32 n, const std::function<bool()>& copy, Deadline deadline) DI_REQUIRES(core_.lock);
   bool independent() const;
-  u32 next_slot(DistinctPicks* distinct, const Strata& strata);
+  u32 next_slot(DrawSet* set, DistinctPicks* distinct, const Strata& strata);
   void pass_on(DrawSet* set);
   void wake_inserts(DrawSet* set);
   void end(DrawSet* set, bool give_back, Deadline deadline);

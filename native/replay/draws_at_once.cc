@@ -128,6 +128,7 @@ bool Draws::lease_held(DrawSet* set, u32 n, const std::function<bool()>& copy, D
   const auto give_back = [&] {
     settle_leases(core_, *set, 0, set->items.size(), true);
     set->items.clear();
+    set->first.clear();
     return false;
   };
   try {

@@ -74,10 +74,11 @@ void LeaseHold::end(Lease& lease, LeaseEnd how) {
   } else {
     ++undrawn_;
     if ((lease.holder & kLeaseUncounted) == 0) ++uncounted_;
-    core_.leases.give_back(lease);
+    const bool marks = how == LeaseEnd::kReturned;
+    marks ? core_.leases.give_back(lease) : core_.leases.end(lease);
     core_.uses.uncount(item);
     core_.selection.sampler().given_back(slot);
-    core_.leases.mark(lease);
+    if (marks) core_.leases.mark(lease);
   }
   core_.undo.set(item.state, item.state_as(ItemState::kLive));
   live_[lives_++] = slot;
@@ -102,7 +103,7 @@ u64 LeaseHold::finish() {
   if (ended_ == 0) return 0;
   core_.charge_held_soon();
   core_.items_came().signal(kMaxClients);  // of a finished table too: whoever waits for draws that may come back
-  if (freed_ != 0) core_.room_came().signal(kMaxClients);
+  if (freed_ != 0 || core_.uses.limited()) core_.room_came().signal(kMaxClients);
   return ended_;
 }
 
@@ -138,8 +139,10 @@ void settle_leases(TableCore& core, const DrawSet& set, std::size_t first, std::
   for (std::size_t i = first; i < end; ++i) {
     Lease* const lease = set.items[i].entry == kNone ? nullptr : core.leases.find(set.items[i].key, set.lease.number);
     if (lease == nullptr) continue;
-    if (give_back || set.lease.ends) {
-      hold.end(*lease, give_back ? LeaseEnd::kReturned : LeaseEnd::kAcknowledged);
+    if (give_back) {
+      hold.end(*lease, set.was_first(lease->key) ? LeaseEnd::kReturned : LeaseEnd::kUndone);
+    } else if (set.lease.ends) {
+      hold.end(*lease, LeaseEnd::kAcknowledged);
     } else {
       lease->end_ns = end_ns;
       core.header.lease_due_ns = std::min(core.header.lease_due_ns, end_ns);
@@ -192,7 +195,7 @@ u64 end_due_leases(TableCore& core) {
   u64 next = now + kLookNs;
   for (u64 place = 0; place < core.leases.places(); ++place) {
     const Lease& lease = core.leases.at(place);
-    if (!core.leases.is_held(place)) continue;
+    if (!is_held(core.leases.at(place))) continue;
     if (now < lease.end_ns && !is_orphaned(core, lease)) {
       next = std::min(next, lease.end_ns);
     } else if (due.size() < kBatchStep) {
@@ -259,12 +262,11 @@ LeasesHeld leases_held(TableCore& core, Deadline deadline) {
   LeasesHeld found;
   std::map<u32, u64> holders;
   TableGuard guard(core, deadline);
-  const u64 now = os::boot_ns();
   for (u64 place = 0; place < core.leases.places(); ++place) {
     const Lease& lease = core.leases.at(place);
-    if (!core.leases.is_held(place) || lease.end_ns <= now || is_orphaned(core, lease)) continue;
+    if (!is_held(core.leases.at(place))) continue;
     if (found.items++ == 0 || lease.since_ns < found.oldest_ns) found.oldest_ns = lease.since_ns;
-    ++holders[lock_owner(lease.holder & ~kLeaseUncounted)];
+    ++holders[is_orphaned(core, lease) ? kNone : lock_owner(lease.holder & ~kLeaseUncounted)];
   }
   found.by_holder.assign(holders.begin(), holders.end());
   return found;

@@ -12,7 +12,8 @@
 
 namespace di {
 
-enum class LeaseEnd : u8 { kAcknowledged, kReturned };
+// kReturned: the item is drawn before others. kUndone: it is not, for nobody had its batch.
+enum class LeaseEnd : u8 { kAcknowledged, kReturned, kUndone };
 
 // Ends leases in one hold of the table's lock. The caller has called change(), and calls finish() last.
 class LeaseHold {
@@ -57,7 +58,7 @@ void ensure_lease_places(TableCore& core, u64 wanted, Deadline deadline);
 
 struct LeasesHeld {
   u64 items = 0, oldest_ns = 0;                // since_ns of the oldest
-  std::vector<std::pair<u32, u64>> by_holder;  // client slot, items
+  std::vector<std::pair<u32, u64>> by_holder;  // client slot, or kNone: gone; items
 };
 LeasesHeld leases_held(TableCore& core, Deadline deadline);
 

@@ -68,31 +68,36 @@ Lease* Leases::find(u64 key, u64 number) const {
 }
 
 // The words of a place that is used again may be in the undo record of this hold, so its key goes through it as well.
-void Leases::take(u32 slot, const NewLease& fresh) {
+Lease& Leases::use_place(u32 slot, u64 number) {
   require_sound(header_.lease_free != 0 && header_.lease_free <= places());
   const u64 place = header_.lease_free - 1;
   Lease& lease = leases_[place];
   require_sound(lease.number == kNoLease);
   header_.lease_free = lease.next;
+  undo_.set(lease.key, items_[slot].key(slot));
+  undo_.set(lease.number, number);
+  link(place);
+  return lease;
+}
+
+void Leases::take(u32 slot, const NewLease& fresh) {
+  Lease& lease = use_place(slot, fresh.number);  // the rest is read only if a hold commits
   lease.since_ns = fresh.since_ns;
   lease.end_ns = fresh.end_ns;
   lease.holder = fresh.holder;
-  undo_.set(lease.key, items_[slot].key(slot));
-  undo_.set(lease.number, fresh.number);
-  link(place);
-  ++header_.leased;
-  if (is_used_up(lease)) ++header_.leased_used_up;
+  count(slot, 1);
   header_.lease_due_ns = std::min(header_.lease_due_ns, fresh.end_ns);
 }
 
-bool Leases::is_used_up(const Lease& lease) const {
-  return uses_.limited() && uses_.used_up(items_[key_slot(lease.key)]);
+void Leases::count(u32 slot, i64 more) {
+  header_.leased += static_cast<u64>(more);
+  if (uses_.limited() && uses_.used_up(items_[slot])) header_.leased_used_up += static_cast<u64>(more);
 }
 
 // Takes the lease out of its bucket and frees its place.
 void Leases::free(Lease& lease) {
   Steps steps(places(), kWhat);
-  const u32 place = static_cast<u32>(place_of(lease)) + 1;
+  const u32 place = place_of(lease) + 1;
   u32* at = &bucket(key_slot(lease.key));
   for (; *at != place; at = &leases_[*at - 1].next) {
     steps.count_one();
@@ -105,8 +110,7 @@ void Leases::free(Lease& lease) {
 }
 
 void Leases::end(Lease& lease) {
-  if (is_used_up(lease)) --header_.leased_used_up;
-  --header_.leased;
+  count(key_slot(lease.key), -1);
   free(lease);
 }
 
@@ -117,15 +121,14 @@ double Leases::epochs_over(u32 slot) const {
 }
 
 void Leases::give_back(Lease& lease) {
-  if (is_used_up(lease)) --header_.leased_used_up;
-  --header_.leased;
+  count(key_slot(lease.key), -1);
   ++header_.given_back;
   undo_.set(lease.number, kGivenBack);
 }
 
 void Leases::mark(const Lease& lease) {
   const u32 slot = key_slot(lease.key);
-  marks_->set(static_cast<u32>(place_of(lease)), epochs_over(slot), items_[slot].number);
+  marks_->set(place_of(lease), epochs_over(slot), items_[slot].number);
 }
 
 u32 Leases::next_given_back() const {
@@ -140,13 +143,15 @@ void Leases::clear_mark(u32 slot) {
   Lease* const lease = header_.given_back == 0 ? nullptr : find(slot);
   if (lease == nullptr || lease->number != kGivenBack) return;
   --header_.given_back;
-  marks_->erase(static_cast<u32>(place_of(*lease)));
+  marks_->erase(place_of(*lease));
   free(*lease);
 }
 
-void Leases::uncount() {
-  for (u64 place = 0; place < places(); ++place)
-    if (is_held(place)) leases_[place].holder |= kLeaseUncounted;
+void Leases::mark_again(u32 slot) {
+  if (header_.lease_free == 0 || !items_[slot].is(ItemState::kLive) || find(slot) != nullptr) return;
+  Lease& lease = use_place(slot, kGivenBack);
+  ++header_.given_back;
+  mark(lease);
 }
 
 // ------------------------------------------------------------------------------------------------------------- rebuild
@@ -180,8 +185,7 @@ void Leases::fill() {
       ++header_.given_back;
       marks_->put(static_cast<u32>(place), epochs_over(slot), items_[slot].number);
     } else {
-      ++header_.leased;
-      if (is_used_up(lease)) ++header_.leased_used_up;
+      count(slot, 1);
       header_.lease_due_ns = std::min(header_.lease_due_ns, lease.end_ns);
     }
   }

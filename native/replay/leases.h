@@ -25,6 +25,9 @@ struct LeaseTerms {
   u64 number = kNoLease;  // taken with the first draw
 };
 
+// False: its place is free, or its item was given back.
+inline bool is_held(const Lease& lease) { return lease.number >= kFirstLease; }
+
 struct NewLease {
   u64 number, since_ns, end_ns;
   u32 holder;
@@ -47,7 +50,6 @@ class Leases {
   u64 places() const { return header_.leases >> 32; }
   u64 free_places() const { return places() - header_.leased - header_.given_back; }
   Lease& at(u64 place) const { return leases_[place]; }
-  bool is_held(u64 place) const { return leases_[place].number >= kFirstLease; }
 
   // Leases the item in a slot, which has none; there must be a free place. The caller has counted the draw, and changes
   // the item's state.
@@ -64,16 +66,17 @@ class Leases {
   // drawn now.
   u32 next_given_back() const;
   void clear_mark(u32 slot);  // no effect if the item has none
-  void uncount();             // the limiter was replaced: giving back changes no count of it
+  void mark_again(u32 slot);  // a live item; no effect if there is no free place
 
  private:
   bool is_sound(const Lease& lease) const;
   u32& bucket(u32 slot) const;
   void link(u64 place);
   void free(Lease& lease);
-  u64 place_of(const Lease& lease) const { return static_cast<u64>(&lease - leases_); }
+  u32 place_of(const Lease& lease) const { return static_cast<u32>(&lease - leases_); }
   double epochs_over(u32 slot) const;
-  bool is_used_up(const Lease& lease) const;
+  Lease& use_place(u32 slot, u64 number);
+  void count(u32 slot, i64 more);
 
   TableHeader& header_;
   Items& items_;

@@ -141,7 +141,8 @@ void TableSettings::configure(const LimiterState* limiter, const double* alpha, 
   if (limiter != nullptr) {
     if (limiter->queue == 0) {
       draws_.uncount_undelivered();
-      core_.leases.uncount();
+      for (u64 place = 0; place < core_.leases.places(); ++place)
+        if (is_held(core_.leases.at(place))) core_.leases.at(place).holder |= kLeaseUncounted;
     }
     set_limiter(counted_anew(*limiter, static_cast<i64>(items_counted(core_.header)),
                              static_cast<i64>(items_outside(core_.header))));

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "replay/answers.h"
+#include "replay/lease_ends.h"
 #include "replay/priorities.h"
 #include "replay/recovery.h"
 
@@ -49,6 +50,9 @@ std::string Table::why_no_insert() {
       may_sample(limiter_in_force(header_), size))
     return "draws were given back and lift the table above capacity=" + std::to_string(header_.capacity) +
            " until they are drawn again";
+  if (header_.max_times_sampled != 0 && header_.size == 0 && header_.leased > header_.leased_used_up &&
+      core.present() >= header_.capacity)
+    return "full, and no item can be evicted" + leased_text(header_);
   return "";
 }
 

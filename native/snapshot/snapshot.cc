@@ -62,11 +62,12 @@ bool has_own_set(const TableHeader& header) {  // of the remover
 void copy_leased(const TableCore& core, TableImage* image) {
   image->draws.clear();
   for (u64 place = 0; place < core.leases.places(); ++place) {
-    if (!core.leases.is_held(place)) continue;
+    if (!is_held(core.leases.at(place))) continue;
     const u64 key = core.leases.at(place).key;
     const u32 slot = key_slot(key);
     Item& item = image->items.at(slot);
     image->draws.push_back(key);
+    if ((core.leases.at(place).holder & kLeaseUncounted) != 0) ++image->limiter.samples;  // restore counts it back
     const bool drawn = core.uses.by_epochs() && core.uses.drawn_epochs(item) > core.header.epoch;
     const bool used_up = core.uses.limited() && core.uses.used_up(item);
     item.state = item.state_as(used_up ? ItemState::kHeld : ItemState::kLive);
@@ -181,7 +182,6 @@ void Snapshot::copy_table(Table& table, TableImage* image) {
     image->removed_from = order_of(heap_, header.remover_block, core.items.slots(), header.remover_count);
     image->removed_left = header.remover_left;
   }
-  copy_leased(core, image);
   image->free.clear();
   for (u32 slot = header.free_head - 1; slot != kNone && image->free.size() < header.free_slots;
        slot = core.items.order().next(slot))
@@ -211,14 +211,17 @@ void Snapshot::copy_table(Table& table, TableImage* image) {
                    header.steps_left_out.load(std::memory_order_relaxed),
                    header.max_priority};
   image->ended = core.ended.values();
+  copy_leased(core, image);
 }
 
 void Snapshot::copy_draws() {
   for_ledgers(heap_, [this](u32, const LedgerEntry& entry) {
     const u64 what = entry.what.load();
     if (ledger_kind(what) != LedgerKind::kDraw) return;
-    if (const u32 image = image_of_[ledger_table(what)]; image != kNone)
-      images_[image].draws.push_back(entry.ref.load());
+    const u32 image = image_of_[ledger_table(what)];
+    if (image == kNone) return;
+    images_[image].draws.push_back(entry.ref.load());
+    if ((what & kLedgerDropped) != 0) ++images_[image].limiter.samples;  // restore counts it back
   });
 }
 

@@ -84,8 +84,8 @@ MUTANTS = [
         "who-fails-at-a-value-fails-again",
         "leases",
         "native/replay/lease_ends.cc::settle_leases",
-        "if (give_back || set.lease.ends) {",
-        "if (give_back) {",
+        "} else if (set.lease.ends) {",
+        "} else if (false) {",
         (f"{LEASES}::test_values_that_cannot_be_loaded_are_acknowledged",),
     ),
 ]

@@ -251,7 +251,11 @@ def test_leased_items_are_not_evicted(store: di_store.Store, uses: int) -> None:
     table.extend({"n": np.arange(10, 16)})
     assert len(table) == (6 if uses == 1 else 3)
     batches = [batch, take(table, len(table))]
-    table.extend({"n": np.arange(20, 26)})
+    if uses == 3:  # nothing can be evicted
+        with pytest.raises(di_store.Timeout, match="no item can be evicted; 6 items are leased"):
+            table.extend({"n": np.arange(20, 26)}, timeout=0)
+    else:
+        table.extend({"n": np.arange(20, 26)})
     for each in batches:
         assert table.peek(each.keys).live.all()  # type: ignore[union-attr]
         assert table.ack(each) == len(each)

@@ -363,7 +363,8 @@ def _undelivered(reader: _core.Reader, draws: _core.Draws, handle: TableHandle, 
     count = found.count - terms.ours(handle)
     if count <= 0:
         return None
-    return _Others(f"{count} draws are not delivered yet and may come back, held by {found.who}", found.holder)
+    what = "not delivered yet, or leased, and" if handle.native.stats()["leased"] else "not delivered yet and"
+    return _Others(f"{count} draws are {what} may come back, held by {found.who}", found.holder)
 
 
 class Copying(Protocol):

@@ -35,7 +35,7 @@ class LeasedStats(TypedDict):
 
     items: int
     oldest_seconds: float | None  # age of the oldest lease; None: there is none, or the table's lock is held
-    holders: dict[str, int]  # items by process, as "pid 123"; empty if the lock is held
+    holders: dict[str, int]  # items by process, as "pid 123", "gone"; empty if the lock is held
 
 
 class TableStats(TypedDict):
