@@ -121,7 +121,7 @@ class Batch:
     def lease(self) -> Lease | None:
         """See above."""
         found = getattr(self, "_lease", None)  # set only in batches with one
-        return None if found is None else Lease(*found, self.keys)
+        return None if found is None else Lease(found[0], found[1], self.keys)
 
     def __len__(self) -> int:
         return len(self.keys)
