@@ -10,7 +10,6 @@ from mutants import (
     deaths,
     disk,
     durable,
-    leases,
     limits,
     meaning,
     pains,
@@ -22,7 +21,7 @@ from mutants import (
 from mutants.mutant import Mutant
 
 _FILES = (
-    *(deaths, leases, limits, meaning, pains, bad_input, checkpoints, disk, durable, room),
+    *(deaths, limits, meaning, pains, bad_input, checkpoints, disk, durable, room),
     *(wire, remote, broadcast, shards, backups),
 )
 MUTANTS: list[Mutant] = [mutant for file in _FILES for mutant in file.MUTANTS]
