@@ -1,18 +1,20 @@
 """Check what is to be published, wheels, source distributions and bills of materials: check_dist.py FILE...
 
-Their size, what they require, the licences in them, with twine what PyPI shows of them, and bills of materials by the
-schema of CycloneDX. Needs the extra `release`.
+Their size, what they require, the licences in them, with twine what PyPI shows of them, bills of materials by the
+schema of CycloneDX, and that a wheel's module takes nothing from a later C library. Needs the extra `release`.
 """
 
 import email
 import subprocess
 import sys
 import tarfile
+import tempfile
 import zipfile
 from pathlib import Path
 
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
+from symbols import unversioned
 
 MOST_BYTES = 6 << 20
 REQUIRED = {"numpy", "msgspec"}
@@ -37,7 +39,11 @@ def wheel(path: Path) -> list[str]:
     needed = [own, parts, f"{info}/licenses/LICENSE", f"{info}/licenses/NOTICE", "di_store/licenses/zstd.txt"]
     if missing := [f"lacks {name}" for name in needed if name not in archive.namelist()]:
         return missing
-    return metadata(archive.read(own).decode()) + bill(archive.read(parts).decode())
+    with tempfile.TemporaryDirectory() as folder:
+        modules = [name for name in archive.namelist() if name.endswith(".so")]
+        later = [name for module in modules for name in unversioned(Path(archive.extract(module, folder)))]
+    late = [f"takes {name} from a C library later than it says" for name in later]
+    return late + metadata(archive.read(own).decode()) + bill(archive.read(parts).decode())
 
 
 def source(path: Path) -> list[str]:

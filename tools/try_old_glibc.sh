@@ -13,10 +13,10 @@ build='
     set -euo pipefail
     version=$1 suite=$2 mirror=$3
     cd /opt
-    if [ ! -x /opt/$version/bin/python3 ]; then
+    if ! /opt/$version/bin/python3 -c "import ssl" 2>/dev/null; then
         echo "deb $mirror bionic-updates main" >/etc/apt/sources.list.d/updates.list
         apt-get -qq update
-        apt-get -qq install -y ubuntu-keyring >/dev/null  # with the key of later releases
+        apt-get -qq install -y ubuntu-keyring libssl-dev >/dev/null  # with the key of later releases; 1.1.1, as Python wants
         printf "deb-src $mirror %s main\n" $suite $suite-updates >/etc/apt/sources.list.d/python.list
         apt-get -qq update
         apt-get -qq source --download-only --tar-only python$version
@@ -26,6 +26,7 @@ build='
         ./configure -q --prefix=/opt/$version >/dev/null
         make -sj"$(nproc)" >make.log 2>&1 || { tail make.log; exit 1; }
         make -s install >install.log 2>&1
+        /opt/$version/bin/python3 -c "import ssl"
     fi
     ldd --version | head -n 1'
 for each in "$@"; do

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -48,7 +49,7 @@ bool is_gone(u32 pid) { return kill(static_cast<pid_t>(pid), 0) != 0 && errno ==
 }  // namespace
 
 u32 pid() { return static_cast<u32>(getpid()); }
-u32 thread_id() { return static_cast<u32>(gettid()); }
+u32 thread_id() { return static_cast<u32>(syscall(SYS_gettid)); }  // glibc 2.28 has no gettid
 u32 user() { return static_cast<u32>(geteuid()); }
 
 u32 proc_pid() {

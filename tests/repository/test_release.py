@@ -106,6 +106,19 @@ def test_sources_are_fetched_as_on_this_architecture(tmp_path: Path) -> None:
     assert (tmp_path / "fetched/zstd.c").read_bytes() == (ROOT / "third_party/zstd.c").read_bytes()
 
 
+def test_a_module_that_wants_a_later_c_library_is_found(tmp_path: Path) -> None:
+    """The linker lets pass what is in no version of the library it knows, as it does the symbols of Python."""
+    (tmp_path / "m.c").write_text(
+        "int later(void); int PyRun(void); int f(void *p) { free(p); return later() + PyRun(); }"
+    )
+    module = tmp_path / "m.so"
+    words = ["-shared", "-fPIC", "-include", "stdlib.h", "-o", module, tmp_path / "m.c"]
+    assert run("gcc", *words).returncode == 0
+    done = run(sys.executable, ROOT / "tools/symbols.py", module)
+    assert (done.returncode, done.stderr) == (1, "later\n")
+    assert run(sys.executable, ROOT / "tools/symbols.py", di_store._core.__file__).returncode == 0
+
+
 def test_the_site_has_a_folder_for_each_version(tmp_path: Path) -> None:
     """Other versions stay; the front page leads to the newest release."""
     tree, remote = tmp_path / "tree", tmp_path / "remote.git"
