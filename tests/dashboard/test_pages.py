@@ -16,7 +16,7 @@ import pytest
 from pains import Program, until
 
 import di_store
-from dashboard.visitor import Answer, Visitor, dashboard
+from dashboard.visitor import Answer, Page, Visitor, dashboard
 from di_store.base.sizes import format_size
 from di_store.store.opening import pins
 
@@ -35,6 +35,10 @@ class Scene:
         answer = self.visitor.get(page, store=self.store.name, **names)
         assert answer.status == 200, answer.text
         return answer
+
+    def agrees(self, holds: Callable[[Page, Any], bool], page: str = "", **names: str) -> Page:
+        """The page once it agrees with the store's figures: maintenance commits memory ahead at a time of its own."""
+        return self.visitor.until(lambda it: holds(it.page, self.store.stats()), page, **names).page
 
 
 def fill(store: di_store.Store) -> None:
@@ -69,22 +73,26 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 
 
 def test_stores(scene: Scene) -> None:
-    page = scene.visitor.get().page
-    stats = scene.stats
-    assert f"{format_size(stats['committed'])} of {format_size(stats['budget'])} committed" in page.text
-    assert f"{stats['objects']} objects, 1 processes, 0 waiting threads" in page.text
-    for label, name in (("in use", "live"), ("read by processes", "pinned"), ("free", "free")):
-        assert f"{label}: {format_size(stats[name])}" in page.titles  # type: ignore[literal-required]
+    def memory(page: Page, stats: Any) -> bool:
+        names = (("in use", "live"), ("read by processes", "pinned"), ("free", "free"))
+        committed = f"{format_size(stats['committed'])} of {format_size(stats['budget'])} committed"
+        return committed in page.text and all(
+            f"{label}: {format_size(stats[it])}" in page.titles for label, it in names
+        )
+
+    page = scene.agrees(memory)
+    assert f"{scene.stats['objects']} objects, 1 processes, 0 waiting threads" in page.text
     assert f"{SHOWN} (6,000 items)" in page.text
     (row,) = (row for row in page.rows if row[0] == str(os.getpid()))
     assert Path(sys.executable).name in row[-1]
 
 
 def test_store(scene: Scene) -> None:
-    page = scene.get("store").page
-    stats = scene.stats
-    assert page.facts["committed"] == f"{format_size(stats['committed'])} of {format_size(stats['budget'])}"
-    assert page.facts["free"] == format_size(stats["free"])
+    def memory(page: Page, stats: Any) -> bool:
+        committed = f"{format_size(stats['committed'])} of {format_size(stats['budget'])}"
+        return page.facts["committed"] == committed and page.facts["free"] == format_size(stats["free"])
+
+    page, stats = scene.agrees(memory, "store", store=scene.store.name), scene.stats
     assert page.facts["objects"] == str(stats["objects"])
     assert page.facts["uuid"] == stats["uuid"]
     rows = {row[0]: row for row in page.rows}
@@ -211,8 +219,11 @@ def test_disk(scene: Scene) -> None:
 
 
 def test_history(scene: Scene) -> None:
-    page = scene.get("history").page
-    assert f"in use: {format_size(scene.stats['committed'])}" in page.text
+    scene.agrees(
+        lambda page, stats: f"in use: {format_size(stats['committed'])}" in page.text,
+        "history",
+        store=scene.store.name,
+    )
     page = scene.get("history", table=ODD).page
     assert "items: 6,000" in page.text
 
