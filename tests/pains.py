@@ -14,6 +14,8 @@ from threading import Event
 from types import TracebackType
 from typing import Any
 
+import di_store
+
 MIB = 1 << 20
 BOUND_SECONDS = 120.0
 """A generous bound: nothing here needs a tenth of it."""
@@ -79,6 +81,18 @@ def until(condition: Callable[[], Any], what: str, seconds: float = BOUND_SECOND
     while not condition():
         assert time.monotonic() < end, f"waited {seconds:.0f} s for {what}"
         pause.wait(0.005)
+
+
+def is_removed(folder: Path, name: str) -> bool:
+    """Whether a store that was closed has no files.
+
+    A dashboard of another test may have it open at that moment. That process then removes the files, and lets the store
+    go after that.
+    """
+    others = {pid for info in di_store.list_stores() if info.name == name for pid in info.pids} - {os.getpid()}
+    left = list(folder.glob("segment-*"))
+    assert others or not left
+    return not left
 
 
 def status(pid: int) -> dict[str, str]:

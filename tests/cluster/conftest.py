@@ -10,9 +10,8 @@ import pytest
 
 import di_store
 from cluster.certificates import Authority
-from cluster.nodes import Node
+from cluster.nodes import Node, attached
 from cluster.served import ServedStore, serving
-from di_store import cluster
 from di_store.cluster.store import ClusterStore
 
 
@@ -29,11 +28,9 @@ def serve(store_name: Callable[[], str]) -> Iterator[Callable[..., ServedStore]]
 
 @pytest.fixture
 def stores(nodes: list[Node]) -> Iterator[list[ClusterStore]]:
-    """A handle of the store of each of the test's `nodes`, as a node of their cluster."""
-    made = [cluster.attach(each.name) for each in nodes]
-    yield made
-    for each in made:
-        each.close()
+    """A handle of the store of each of the test's `nodes`, as a node of their cluster, which has seen all of them."""
+    with attached(nodes) as made:
+        yield made
 
 
 @pytest.fixture

@@ -211,8 +211,8 @@ def attached(nodes: list[Node]) -> Iterator[list[ClusterStore]]:
     """A handle of the store of each, as a node of their cluster. Each has seen all of them."""
     with ExitStack() as opened:
         made = [opened.enter_context(cluster.attach(each.name)) for each in nodes]
-        for each in made:
-            assert len(each.nodes()) == len(nodes)
+        # A node that gets no processor for long misses a look.
+        until(lambda: all(len(each.nodes()) == len(nodes) for each in made), "nodes that see each other")
         yield made
 
 
