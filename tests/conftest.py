@@ -16,6 +16,7 @@ import signal
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -78,6 +79,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_report_header() -> str:
     """Name the scale, so that a log says what ran."""
     return f"di-store: scale {SCALE}"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no file that `make test` runs nothing of: these import whole frameworks, in every worker."""
+    if config.getoption("markexpr") != "not extended" or collection_path.suffix != ".py":
+        return None
+    return "\npytestmark = pytest.mark.extended\n" in collection_path.read_text() or None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -26,6 +26,7 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer as Sb3HerRep
 import di_store
 from di_store.adapters.sb3 import HerReplayBuffer, ReplayBuffer, RolloutBuffer
 
+pytestmark = pytest.mark.extended
 torch.set_num_threads(1)  # for networks this small, more threads only wait for each other
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,13 +43,6 @@ SPACES = {
     "dict": spaces.Dict({"state": BOX, "a key/that is no name": IMAGE, "number": spaces.Discrete(5)}),
 }
 ACTIONS = {"discrete": spaces.Discrete(3), "box": spaces.Box(-1, 1, (2, 3), np.float64)}
-
-
-def _extended(*values: Any) -> list[Any]:
-    """These parameters, for `make test-all` alone."""
-    return [
-        pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=pytest.mark.extended) for value in values
-    ]
 
 
 def _drawn(space: spaces.Space, n: int) -> Any:
@@ -105,7 +99,8 @@ def _own(space: spaces.Space, n_steps: int) -> Any:
     return sb3.ReplayBuffer if n_steps == 1 else sb3.NStepReplayBuffer
 
 
-@pytest.mark.parametrize(("n_envs", "timeouts"), [(1, True), (3, False), *_extended((1, False), (3, True))])
+@pytest.mark.parametrize("timeouts", [False, True])
+@pytest.mark.parametrize("n_envs", [1, 3])
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("space", SPACES)
 def test_batches_match_sb3(space: str, action: str, n_envs: int, timeouts: bool) -> None:
@@ -286,7 +281,6 @@ def test_training_gives_the_same_weights_as_sb3(n_steps: int) -> None:
     assert torch.equal(ours, theirs)
 
 
-@pytest.mark.extended
 def test_dqn_learns_cartpole() -> None:
     """DQN on CartPole gets far beyond the 20 steps of random actions."""
     model = DQN(
@@ -337,7 +331,7 @@ def _hindsight(buffer: Any, n_envs: int, **kwargs: Any) -> Any:
     return model.learn(400)
 
 
-@pytest.mark.parametrize("n_envs", [*_extended(1), 3])
+@pytest.mark.parametrize("n_envs", [1, 3])
 @pytest.mark.parametrize("strategy", ["future", "final", "episode"])
 def test_hindsight_training_matches_sb3(strategy: str, n_envs: int, tmp_path: Path) -> None:
     """`HerReplayBuffer` of both ends with the same weights; saved and loaded, it draws the same."""
@@ -374,7 +368,7 @@ def _rollout(steps: int, n_envs: int, space: spaces.Space, action: spaces.Space,
             buffer.compute_returns_and_advantage(last, done)
 
 
-@pytest.mark.parametrize("n_envs", [*_extended(1), 3])
+@pytest.mark.parametrize("n_envs", [1, 3])
 @pytest.mark.parametrize("action", [*ACTIONS, "binary"])
 @pytest.mark.parametrize("space", SPACES)
 def test_rollout_batches_match_sb3(space: str, action: str, n_envs: int) -> None:

@@ -13,6 +13,7 @@ from stable_baselines3.common import buffers as sb3
 
 from di_store.adapters.sb3 import ReplayBuffer
 
+pytestmark = pytest.mark.extended
 BOX = spaces.Box(-9, 9, (2,))
 
 

@@ -23,6 +23,7 @@ import di_store
 import di_store.adapters.sb3 as ours
 from di_store.adapters.sb3 import HerReplayBuffer, ReplayBuffer, RolloutBuffer
 
+pytestmark = pytest.mark.extended
 BOX = spaces.Box(-1, 1, (4,), np.float32)
 
 

@@ -10,6 +10,7 @@ import pytest
 from adapter_pages import run_programs
 
 stable_baselines3 = pytest.importorskip("stable_baselines3", reason="runs with make adapters ADAPTER=sb3")
+pytestmark = pytest.mark.extended
 
 
 def test_another_major_version_of_sb3_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,6 +22,5 @@ def test_another_major_version_of_sb3_is_refused(monkeypatch: pytest.MonkeyPatch
         importlib.import_module("di_store.adapters.sb3")
 
 
-@pytest.mark.extended
 def test_programs_of_the_page_run(tmp_path: Path) -> None:
     run_programs("sb3", tmp_path)

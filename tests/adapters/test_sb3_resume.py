@@ -10,6 +10,8 @@ pytest.importorskip("stable_baselines3", reason="runs with make adapters ADAPTER
 
 from bench.adapters import sb3_resume
 
+pytestmark = pytest.mark.extended
+
 
 def test_a_killed_run_ends_with_the_weights_of_an_undisturbed_one(tmp_path: Path) -> None:
     alone, killed = tmp_path / "alone", tmp_path / "killed"

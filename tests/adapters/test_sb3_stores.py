@@ -22,6 +22,7 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer as Sb3HerRep
 import di_store
 from di_store.adapters.sb3 import HerReplayBuffer, ReplayBuffer, RolloutBuffer
 
+pytestmark = pytest.mark.extended
 BOX, ACTIONS = spaces.Box(-1, 1e6, (3,), np.float32), spaces.Discrete(9)
 DICT = spaces.Dict({"a/b": BOX, "number": spaces.Discrete(1_000_000)})
 SIZE, ENVS = 20, 2

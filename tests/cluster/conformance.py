@@ -33,7 +33,7 @@ QUICK = {
     ),
     "stores": "observe/stats replay/table replay/torn",
 }
-"""Files of tests/cluster/test_conformance.py, by group: each group is one run. `make test` has the first."""
+"""Files of tests/cluster/test_conformance.py, by group: each group is one run."""
 LONG = (
     "store/finding_stores replay/hindsight store/handles model/model_based replay/streams replay/small_batches "
     "replay/versions runtime/waits replay/back_pressure store/flat_line store/fragmentation store/dev_shm "

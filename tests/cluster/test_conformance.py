@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 GROUPS = {**QUICK, "long": LONG}
 
-pytestmark = pytest.mark.memory_only
+pytestmark = [pytest.mark.extended, pytest.mark.memory_only]
 
 
 def run(*arguments: str, transport: str = "tcp") -> str:
@@ -42,12 +42,9 @@ def run(*arguments: str, transport: str = "tcp") -> str:
 @pytest.mark.parametrize(
     ("group", "transport"),
     [
-        ("core", "tcp"),
-        pytest.param("core", "sharded", marks=pytest.mark.extended),
-        *(pytest.param(group, "tcp", marks=pytest.mark.extended) for group in QUICK if group != "core"),
-        pytest.param("core", "tls", marks=pytest.mark.extended),
-        *(pytest.param(group, "cluster", marks=pytest.mark.extended) for group in GROUPS),
-        *(pytest.param(group, "sharded", marks=pytest.mark.extended) for group in GROUPS if group != "core"),
+        *((group, "tcp") for group in QUICK),
+        ("core", "tls"),
+        *((group, transport) for transport in ("cluster", "sharded") for group in GROUPS),
     ],
 )
 def test_other_kinds_of_stores_pass_the_tests_of_a_local_one(group: str, transport: str) -> None:
@@ -56,7 +53,6 @@ def test_other_kinds_of_stores_pass_the_tests_of_a_local_one(group: str, transpo
     assert "skipped" not in last
 
 
-@pytest.mark.extended
 def test_excluded_tests_exist() -> None:
     """Each entry matches a test, or a file, and each file that is run has tests that are not left out."""
     files = set(every_file())

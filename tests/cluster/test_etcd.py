@@ -30,6 +30,7 @@ from di_store.cluster.etcd import EtcdDirectory
 from di_store.cluster.store import ClusterStore
 from di_store.runtime.waits import logger
 
+pytestmark = pytest.mark.extended
 SECONDS = 60.0
 NODE = placed.Node("ab" * 16, "machine", "di-store://127.0.0.1:7370/store")
 

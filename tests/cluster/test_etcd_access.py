@@ -19,6 +19,7 @@ from di_store.cluster.etcd import EtcdDirectory
 from di_store.cluster.etcd_access import EtcdAccess
 from di_store.cluster.store import ClusterStore
 
+pytestmark = pytest.mark.extended
 SECONDS = 60.0
 USERS = {"root": "all", "di": "of the cluster", "other": "of others"}
 

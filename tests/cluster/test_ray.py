@@ -31,6 +31,7 @@ from di_store.cluster.ray_actors import ACTOR, NAMESPACE
 from di_store.cluster.store import ClusterStore
 from di_store.replay.local_table import LocalTable
 
+pytestmark = pytest.mark.extended
 SCHEMA = {"x": di_store.Spec((4,), "float32"), "n": di_store.Spec((), "int64")}
 TABLE: dict[str, Any] = {"capacity": 10_000, "schema": SCHEMA, "lanes": 64}
 NODE: dict[str, Any] = {"num_cpus": 2, "object_store_memory": 80_000_000}
@@ -190,7 +191,6 @@ def test_handles_pass_through_tasks_and_actors(store: ClusterStore) -> None:
     assert len({store.name, *ray.get([one.name.remote(), two.name.remote()])}) == 3
 
 
-@pytest.mark.extended
 def test_a_killed_directory_is_rebuilt(store: ClusterStore) -> None:
     """It is started anew, and knows the tables of all nodes."""
     one = actor(0)
@@ -209,7 +209,6 @@ def test_a_killed_directory_is_rebuilt(store: ClusterStore) -> None:
         ray.get(one.read.remote(store, [])) or store.table("far")
 
 
-@pytest.mark.extended
 def test_a_restarted_directory_waits_for_slow_nodes(store: ClusterStore) -> None:
     """A directory that was started anew gives no name that the node may have."""
     one = actor(0)
@@ -288,7 +287,6 @@ def raylet_of(worker: int) -> int:
         return int(file.read().rsplit(")", 1)[1].split()[1])
 
 
-@pytest.mark.extended
 def test_a_new_node_is_served_and_a_dead_one_removed(machines: Cluster, store: ClusterStore) -> None:
     """It is served soon; when its raylet is killed, it is listed no more, and the others go on."""
     table = store.create_table("t", **TABLE)
@@ -306,7 +304,6 @@ def test_a_new_node_is_served_and_a_dead_one_removed(machines: Cluster, store: C
     assert store.create_table("u", **TABLE).name == "u"
 
 
-@pytest.mark.extended
 def test_down_and_up_makes_new_stores(served: ClusterStore) -> None:
     """Who had a store before gets the new one; a size that is none is refused here, and nothing is the worse for it."""
     one = actor(0)

@@ -15,6 +15,7 @@ import di_store
 MIB = 1 << 20
 IN_BOTH = r"memory and disk have .* left for tables"
 IN_MEMORY = "in memory, even with a disk tier, and .* of the store's memory are available"
+TURNS = [0, *(pytest.param(turn, marks=pytest.mark.extended) for turn in (1, 2))]
 
 
 def of_bytes(count: int) -> dict[str, Any]:
@@ -280,7 +281,7 @@ def _append(table: di_store.Table, steps: int) -> None:
 
 
 @pytest.mark.memory_only
-@pytest.mark.parametrize("turn", range(3))
+@pytest.mark.parametrize("turn", TURNS)
 def test_tables_of_several_writers_hold_their_capacity(tmp_path: Path, turn: int) -> None:
     """Bodies of all lie in the same files, and leave in order: these are half dead for long, and the disk is full."""
     capacity, fork = 15_600, mp.get_context("fork")
@@ -321,7 +322,7 @@ def _draw(name: str, end: Any) -> None:
 
 
 @pytest.mark.memory_only
-@pytest.mark.parametrize("turn", range(3))
+@pytest.mark.parametrize("turn", TURNS)
 def test_a_table_that_is_drawn_from_all_the_time_holds_its_capacity(tmp_path: Path, turn: int) -> None:
     """Whoever empties a file waits for readers of what lies in it, and others wait for whoever empties one."""
     capacity, fork = 4_870, mp.get_context("fork")

@@ -138,7 +138,7 @@ def test_every_sampler_with_every_remover_equals_the_model(sampler: str | Once, 
         drive(setting, rng, operations=400 if FULL else 40)
 
 
-@pytest.mark.parametrize("lanes", [None, 1, 3])
+@pytest.mark.parametrize("lanes", [None, pytest.param(1, marks=pytest.mark.extended), 3])
 @pytest.mark.parametrize("view", VIEWS, ids=str)
 def test_every_view_equals_the_model(view: View, lanes: int | None) -> None:
     for seed, capacity in enumerate((1, 3, 7, 1000) if FULL else (7,)):
@@ -159,7 +159,7 @@ def test_every_kind_of_sequence_equals_the_model(tail: str, crosses: bool) -> No
             write(Setting(view, lanes=rng.choice((None, 2)), capacity=1000), rng)
 
 
-@pytest.mark.parametrize("capacity", [1, 3, 7, 1000])
+@pytest.mark.parametrize("capacity", [1, *(pytest.param(each, marks=pytest.mark.extended) for each in (3, 1000)), 7])
 @pytest.mark.parametrize(
     "limiter", [MinSize(1), SamplesPerInsert(2.0, 1, 0.5), SamplesPerInsert(0.25, 1, 0.0), Queue(1)], ids=str
 )

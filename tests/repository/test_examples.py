@@ -41,7 +41,10 @@ def test_the_page_of_examples_names_each_and_its_packages(page: str, path: Path)
 @pytest.mark.timeout(LIMIT_SECONDS + 60)
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(path, marks=[pytest.mark.extended] * (path.stem == "ray_apex")) for path in EXAMPLES],
+    [
+        pytest.param(path, marks=[pytest.mark.extended] * (path.stem in ("ray_apex", "torch_loader")))
+        for path in EXAMPLES
+    ],
     ids=lambda path: path.stem,
 )
 def test_examples_run(path: Path, tmp_path: Path, store_dir: str, count: Callable[[int, int], int]) -> None:

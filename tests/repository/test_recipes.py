@@ -36,7 +36,6 @@ RECIPES: dict[str, tuple[str, ...]] = {
     "seed.py": (),
     "units.py": (),
 }
-QUICKEST = "apex.py"  # the one that runs with `make test`
 # What to add to the command if a package isn't installed.
 INSTEAD: dict[str, tuple[str, list[str]]] = {"sac.py": ("mujoco", ["--env", "Pendulum-v1"])}
 
@@ -125,9 +124,8 @@ def test_recipes_are_compared_with_existing_loads() -> None:
 
 
 @pytest.mark.timeout(LIMIT_SECONDS + 30)
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.extended] * (name != QUICKEST)) for name in RECIPES]
-)
+@pytest.mark.extended
+@pytest.mark.parametrize("name", RECIPES)
 def test_recipes_run(name: str, tmp_path: Path, store_dir: str) -> None:
     """It exits 0, says its result in its last line, writes its chart, and no process of it prints a traceback."""
     for package in ("torch", "gymnasium", "matplotlib", *RECIPES[name]):

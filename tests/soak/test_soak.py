@@ -26,6 +26,7 @@ from soak.figures import Floors, Reading, rises
 from soak.roll_call import end, roll_call
 from soak.scene import Plan, Scene
 
+pytestmark = pytest.mark.extended
 MIB = 1 << 20
 STEADY = ("churner", "streamer", "learner", "loader", "publisher", "puller", "forker")
 MORTAL = ("churner", "streamer", "learner", "loader", "feeder", "taker", "puller", "admin", "visitor")
@@ -119,7 +120,6 @@ PLANTS = {
 """What a process does wrong, which one, and what the soak says of it."""
 
 
-@pytest.mark.extended
 @pytest.mark.memory_only
 @pytest.mark.parametrize("plant", PLANTS)
 def test_the_soak_finds_each_planted_fault(
