@@ -191,7 +191,7 @@ def test_a_call_that_always_breaks_the_connection_ends_the_writer(far: di_store.
     writer = table.writer()
     assert isinstance(writer._backend, RemoteWriter)
     none = np.zeros((1, 1), np.bool_)
-    writer._backend._pipe.push(Sent(Record(0, "no such call", [], {"step": []}), [], np.zeros(1, np.int64), none), None)
+    writer._backend._pipe.push(Sent(Record(0, "no such call", [], {"step": []}), [], np.zeros(1, np.int64), none))
     with pytest.raises(di_store.NodeUnavailable, match="closes the connection whenever it gets call 1"):
         writer.flush(timeout=60)
     far.drop_table("odd")

@@ -91,7 +91,7 @@ def run(seed: int, calls: int, *, spans: bool) -> tuple[SimulatedAgent, SendWind
             window.note(msgspec.msgpack.decode(meta, type=Acknowledgement), body, None)
         elif what < 0.98:  # the connection breaks; the agent says again what it has said
             agent.connected = True
-            window.resume(agent.done, agent.epoch)
+            window.resume(agent.done)
             keys = [[(np.empty(0, np.uint64), np.empty(0, np.int32), np.empty(0, np.int64))]] * agent.done
             agent.answers = [(Acknowledgement.of(agent.done, 0, keys, b"", [])[0], np.empty(0, np.uint8))]
         else:
@@ -133,6 +133,7 @@ def test_a_call_over_two_tables_is_done_if_both_have_it() -> None:
         assert calls[0].made == []
         assert calls[1].made == ([] if done else None)
         assert done or isinstance(calls[1].error, di_store.NodeUnavailable)
+        assert window.take_failure() is calls[1].error, "nobody may read its items"
         left = [each for each in calls if each.made is None and each.error is None]
         assert left == calls[2:]
         assert left[1].record.seq > left[0].record.seq > 2
@@ -206,16 +207,29 @@ def test_an_awaited_call_is_resolved_too(what: str, mark: int) -> None:
     assert not len(window)
 
 
+def test_an_awaited_call_is_asked_again_over_another_connection() -> None:
+    """With the time that is left; but not if the agent has made it."""
+    window = SendWindow(WriterLanes(1, Autoreset.OFF, spans=False), 16)
+    asked = call(0)
+    for number, done in ((1, 0), (1, 0), (1, 1)):
+        window.ask(asked, {}, None)
+        message = window.next_message()
+        assert message is not None
+        assert message.request == number, "the number by which calls that always break a connection are known"
+        window.resume(done)
+        assert (asked.message is None) == (not done)
+        assert not asked.is_done
+        assert len(window) == done
+        assert window.next_message() is None
+
+
 def test_the_answer_to_an_awaited_call_is_taken_once() -> None:
-    """Also if the agent acknowledges the call first, on the next connection, and then answers it again."""
+    """Also if the agent acknowledges the call first, on the next connection."""
     window = SendWindow(WriterLanes(1, Autoreset.OFF, spans=False), 16)
     first, second = call(0), call(1)
     window.ask(first, {}, None)
     assert window.next_message() is not None
-    window.resume(1, 0)
-    again = window.next_message()
-    assert again is not None
-    assert again.request == 1
+    window.resume(1)
     found, _ = Acknowledgement.of(1, 0, [[]], b"", [])
     window.note(msgspec.msgpack.decode(found, type=Acknowledgement), NOTHING, None)
     assert first.is_done
@@ -247,3 +261,71 @@ def test_the_row_after_an_end_is_no_step_for_the_next_agent(spans: bool, sent: i
         assert kept == [([1], [1])] * (2 - sent) + [(None, [2])] * 2
     else:
         assert kept == [([0], [1])] * 2
+
+
+def acknowledged(last: int, count: int, failure: bytes = b"") -> Acknowledgement:
+    """Of so many calls up to this one."""
+    found, _ = Acknowledgement.of(last, int(bool(failure)), [[]] * count, failure, [])
+    return msgspec.msgpack.decode(found, type=Acknowledgement)
+
+
+def test_calls_after_one_that_failed_stay_unmade_over_another_connection() -> None:
+    """It breaks before the failure is known here: until then the agent is to skip them."""
+    window = SendWindow(WriterLanes(1, Autoreset.OFF, spans=False), 16)
+    calls = [call(number) for number in range(3)]
+    window.push(calls[0])
+    assert window.next_message() is not None
+    for each in calls[1:]:
+        window.push(each)
+    window.resume(1)  # the agent has made call 1, or failed to
+    frame = window.next_message()
+    assert frame is not None
+    assert msgspec.msgpack.decode(frame.meta, type=Records).epoch == 0
+    failure = ValueError("call 1")
+    window.note(acknowledged(1, 0, b"call 1"), NOTHING, failure)
+    assert calls[0].error is window.take_failure() is failure
+    assert all(isinstance(each.error, di_store.StoreError) for each in calls[1:])
+    window.push(call(3))
+    frame = window.next_message()
+    assert frame is not None
+    assert msgspec.msgpack.decode(frame.meta, type=Records).epoch == 1
+
+
+def test_no_call_is_skipped_after_an_interrupted_acknowledgement() -> None:
+    """Another thread may send before the connection ends: the agent takes a later number for progress."""
+
+    class Interrupted(list[Sent]):
+        def __delitem__(self, key: object) -> None:
+            super().__delitem__(key)  # type: ignore[arg-type]
+            raise KeyboardInterrupt
+
+    window = SendWindow(WriterLanes(1, Autoreset.OFF, spans=False), 2)
+    calls = [call(number) for number in range(4)]
+    for each in calls[:2]:
+        window.push(each)
+    assert window.next_message() is not None
+    for each in calls[2:]:
+        window.push(each)
+    window._calls = Interrupted(window._calls)
+    with pytest.raises(KeyboardInterrupt):
+        window.note(acknowledged(2, 2), NOTHING, None)
+    frame = window.next_message()
+    assert frame is not None
+    assert msgspec.msgpack.decode(frame.meta, type=Records).records[0].seq == 3
+
+
+def test_the_row_after_a_row_and_an_end_is_a_step() -> None:
+    """With next-step autoreset: which row is none follows from rows alone, not from `end_episode`."""
+    lanes = WriterLanes(2, Autoreset.NEXT_STEP, spans=True)
+    lanes.ends = True
+    window = SendWindow(lanes, 16)
+    calls = [call(number, lanes=2) for number in range(4)]
+    calls[0].ends[:] = True  # the row after it is no step
+    calls[2] = Sent(Record(0, "end_episode", [], {}), [], lanes.every, np.ones((1, 2), np.bool_))
+    for each in calls:
+        each.which = lanes.every
+        window.push(each)
+    window.note(acknowledged(1, 1), NOTHING, None)
+    window.note(acknowledged(4, 3), NOTHING, None)
+    window.begin_anew({"t": (4, 1, True)}, "writer", "here")
+    assert lanes.is_cut(lanes.every).all(), "a row of the next episode is there"

@@ -5,20 +5,21 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
-import numpy as np
 import pytest
-from cluster.nodes import Node, node, stop, stopped
+from cluster.nodes import Node, node, stopped
 from pains import Program, until
 
 import di_store
 from di_store.client.pipe import WriterPipe
+from di_store.client.waiting import CallWait
 from di_store.client.writer import RemoteWriter
+from di_store.protocol.connection import Disconnected, Message
+from di_store.protocol.frame import Kind
 
-Names = Callable[[], str]
 ROW = {"n": di_store.Spec((), "i8")}
 STEP = {"obs": di_store.Spec((), "i8"), "reward": di_store.Spec((), "f4")}
 STEP |= {"terminated": di_store.Spec((), "?"), "truncated": di_store.Spec((), "?")}
@@ -78,6 +79,138 @@ def test_a_row_after_one_that_failed_is_not_written(far: di_store.Store, served:
         writer.append({"obs": 1, **rest}, next={"obs": 2})
         writer.flush()
     assert table.peek(table.keys()).data["obs"].tolist() == [0, 1]
+
+
+def test_rows_after_one_that_failed_are_not_written_over_another_connection(
+    far: di_store.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It breaks before the failure is known here."""
+    table = far.create_table("t", capacity=100, view=di_store.Transition(), schema=STEP)
+    rest = {"reward": 0.0, "terminated": False, "truncated": False}
+    writer, written = table.writer(), threading.Event()
+    writer.append({"obs": 0, **rest}, next={"obs": 1})
+    writer.flush()
+    pipe = pipe_of(writer)
+    take = pipe.take
+
+    def breaks(message: Message) -> None:
+        if message.kind == Kind.ACKNOWLEDGE:
+            assert written.wait(60)
+            monkeypatch.undo()
+            raise Disconnected("the connection breaks")
+        take(message)
+
+    monkeypatch.setattr(pipe, "take", breaks)
+    writer.append({"obs": 99, **rest}, next={"obs": 100})  # not the row that the last one said
+    for n in (1, 2):
+        writer.append({"obs": n, **rest}, next={"obs": n + 1})
+    written.set()
+    with pytest.raises(ValueError, match="obs"):
+        writer.flush()
+    writer.append({"obs": 1, **rest}, next={"obs": 2})
+    writer.close()
+    assert table.peek(table.keys()).data["obs"].tolist() == [0, 1]
+
+
+def test_calls_that_a_killed_agent_has_made_are_not_sent_again(
+    store_name: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its acknowledgement does not arrive: the next agent knows of the row from shared memory."""
+    with node(store_name()) as served, served.connect() as store, di_store.attach(served.name) as near:
+        writer, killed = store.create_table("t", capacity=100, schema=ROW).writer(), threading.Event()
+        writer.append({"n": 0})
+        writer.flush()
+        pipe, table = pipe_of(writer), near.table("t")
+        take = pipe.take
+
+        def breaks(message: Message) -> None:
+            if message.kind == Kind.ACKNOWLEDGE:
+                assert killed.wait(60)
+                monkeypatch.undo()
+                raise Disconnected("the agent was killed")
+            take(message)
+
+        monkeypatch.setattr(pipe, "take", breaks)
+        made = [writer.append({"n": n}) for n in range(1, 4)]
+        until(lambda: len(table) == 2, "the row")
+        served.kill_agent()
+        killed.set()
+        writer.flush()
+        assert [len(each.keys) for each in made] == [0, 1, 1]
+        assert table.peek(table.keys()).data["n"].tolist() == [0, 1, 2, 3]
+        writer.close()
+
+
+def test_a_call_over_another_connection_has_the_time_that_is_left(
+    far: di_store.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent must not write what is given up here: it ends the call before."""
+    _, writer, made = full(far)
+    pipe, given = pipe_of(writer), list[float]()
+    ask = pipe.window.ask
+
+    def asked(call: Any, arguments: Any, timeout: Any) -> None:
+        given.append(timeout)
+        ask(call, arguments, timeout)
+
+    monkeypatch.setattr(pipe.window, "ask", asked)
+    far.table("t").sample(1)  # room for the call that waits
+    assert len(made.keys) == 1
+
+    def breaks() -> None:
+        for number in (1, 2):
+            until(lambda number=number: len(given) == number and pipe.window.is_under_way(), "the call")  # type: ignore[misc]
+            pipe._connection.tear()
+
+    other = threading.Thread(target=breaks)
+    other.start()
+    with pytest.raises(di_store.Timeout):
+        writer.append({"n": 3}, timeout=3)
+    other.join()
+    assert 3 >= given[0] > given[1] > given[2]
+    writer.close(timeout=0)
+
+
+def test_the_end_of_a_writer_is_no_error_of_close(far: di_store.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own thread takes the answer just before `close` looks whether the writer has ended."""
+    writer, tick = far.create_table("t", capacity=100, schema=ROW).writer(), CallWait.tick
+    shared = pipe_of(writer)._connection
+
+    def late(waiting: CallWait) -> None:
+        until(lambda: shared.ended is not None, "the answer")
+        tick(waiting)
+
+    monkeypatch.setattr(CallWait, "tick", late)
+    writer.close()
+
+
+def test_an_interrupted_close_raises_the_interrupt(far: di_store.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the failure of a row before."""
+    writer = far.create_table("t", capacity=100, schema=ROW).writer()
+    pipe = pipe_of(writer)
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pipe, "make", interrupted)
+    pipe.window.failure = ValueError("an earlier row")
+    with pytest.raises(KeyboardInterrupt):
+        writer.close()
+
+
+def test_an_interrupt_while_a_writer_is_made_leaves_no_connection(
+    far: di_store.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, made = far.create_table("t", capacity=100, schema=ROW), list[Any]()
+
+    def interrupted(of: Any) -> Any:
+        made.append(of.session.channel)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("di_store.client.writer._episodes_of", interrupted)
+    with suppress(KeyboardInterrupt):
+        table.writer()
+    until(lambda: made and not made[0]._busy, "the connection to be closed")
 
 
 def test_a_connection_made_while_the_writer_ends_is_closed(
@@ -165,8 +298,43 @@ def test_a_signal_handler_never_waits_for_the_call_that_it_interrupts(far: di_st
     writer.close()
 
 
+LEFT = """
+import sys, weakref
+
+weakref.finalize(sys, print)  # some module used it before, so its turn at the end comes after those of di_store
+import di_store
+from di_store.client import pipe
+
+settle = pipe.settle
+
+def told(channel):
+    print(len(pipe._leaving), flush=True)
+    settle(channel, 1000.0)
+
+pipe.settle = told
+store = di_store.connect(sys.argv[1])
+writer = store.table("t").writer()
+print("open", flush=True)
+input()
+for n in range(100):
+    writer.append({"n": n})
+"""
+
+
+def test_rows_of_a_writer_that_was_not_closed_are_written_at_the_end(far: di_store.Store, served: Node) -> None:
+    """Those that are not sent yet, because the agent has not acknowledged earlier ones."""
+    table = far.create_table("t", capacity=200, schema=ROW)
+    with Program(LEFT, served.address) as program:
+        assert program.line() == "open"
+        with stopped(served.agent):
+            program.say()
+            assert program.line() == "1"
+        program.finish()
+    assert table.peek(table.keys()).data["n"].tolist() == list(range(100))
+
+
 FORKED = """
-import os, sys
+import os, signal, sys
 import di_store
 
 store = di_store.connect(sys.argv[1])
@@ -176,6 +344,7 @@ child = os.fork()
 if child:
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
     os._exit(0)
+signal.alarm(60)
 try:
     made.keys
 except di_store.WriterClosed as error:
@@ -202,114 +371,6 @@ def test_interrupts_in_a_row_do_not_end_a_writer(far: di_store.Store) -> None:
     assert [table.sample(1).data["n"].item() for _ in range(3)] == [0, 1, 2]
     assert len(made.keys) == 1
     writer.close()
-
-
-def kill(served: Node, writer: di_store.Writer) -> None:
-    """Kill the agent, and wait until the writer has reached the next one."""
-    shared = pipe_of(writer)._connection
-    before = shared._connection
-    served.kill_agent()
-    until(lambda: shared.is_open() and shared._connection is not before, "the next agent")
-
-
-def lanes_row(n: int, ended: tuple[bool, bool] = (False, False)) -> dict[str, Any]:
-    """A row of two lanes."""
-    rows = np.array([n, 100 + n])
-    return {"obs": rows, "reward": np.zeros(2), "terminated": np.array(ended), "truncated": np.zeros(2, np.bool_)}
-
-
-@pytest.mark.parametrize("timeout", [None, 60.0])
-@pytest.mark.parametrize("finals", ["entries", "dict"])
-def test_lanes_that_are_not_cut_go_on_in_calls_with_final(
-    store_name: Names, timeout: float | None, finals: str
-) -> None:
-    """Lane 0 is cut, lane 1 had just ended: each row of lane 1 comes, also of calls that are waited for."""
-    with node(store_name()) as served, served.connect() as store, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        table = store.create_table("t", capacity=100, view=di_store.Transition(), lanes=2, schema=STEP)
-        with table.writer(lanes=2) as writer:
-            writer.append(lanes_row(0, (False, True)), next={"obs": np.array([1, 101])})
-            writer.flush()
-            kill(served, writer)
-            for n in range(2, 5):
-                final: Any = {"obs": np.array([n + 1, 101 + n])}
-                if finals == "entries":
-                    final = np.array([None, {"obs": 101 + n} if n == 4 else None], object)
-                follows = {"obs": np.array([n + 1, 101 + n])}
-                writer.append(lanes_row(n, (False, n == 4)), next=follows, final=final, timeout=timeout)
-            writer.append(lanes_row(5, (True, False)), next={"obs": np.array([6, 106])}, timeout=timeout)
-            writer.append(lanes_row(6), next={"obs": np.array([7, 107])}, timeout=timeout)
-            writer.flush()
-            assert pipe_of(writer).lanes.dropped == 4
-        batch = table.peek(table.keys())
-        both = sorted(zip(batch.data["obs"].tolist(), batch.data["next_obs"].tolist(), strict=True))
-        assert both == [(0, 1), (6, 7), *((n, n + 1) for n in (100, 102, 103, 104, 105, 106))]
-
-
-def test_a_call_over_cut_lanes_that_timed_out_is_not_made_later(store_name: Names) -> None:
-    """The queue is full: after `Timeout` nothing was written, and nothing is when there is room."""
-    with node(store_name()) as served, served.connect() as store, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        view = di_store.Transition()
-        table = store.create_table("t", capacity=100, view=view, lanes=2, limiter=di_store.Queue(2), schema=STEP)
-        writer = table.writer(lanes=2)
-        writer.append(lanes_row(0, (False, True)), next={"obs": np.array([1, 101])})
-        writer.flush()
-        kill(served, writer)
-        with pytest.raises(di_store.Timeout):
-            writer.append(lanes_row(2), next={"obs": np.array([3, 103])}, timeout=0.5)
-        assert sorted(table.sample(2).data["obs"].tolist()) == [0, 100]
-        writer.append(lanes_row(2), next={"obs": np.array([3, 103])}, timeout=60)
-        writer.flush()
-        assert table.sample(1).data["obs"].tolist() == [102]
-        assert len(table) == 0
-        writer.close()
-
-
-def test_a_call_that_is_asked_again_and_again_leaves_out_its_cut_lanes(store_name: Names) -> None:
-    """Lane 0 is cut by the first of two kills, while the call waits for room in a queue."""
-    with node(store_name()) as served, served.connect() as store, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        view = di_store.Transition()
-        table = store.create_table("t", capacity=100, view=view, lanes=2, limiter=di_store.Queue(2), schema=STEP)
-        writer = table.writer(lanes=2)
-        writer.append(lanes_row(0, (False, True)), next={"obs": np.array([1, 101])})
-        writer.flush()
-        window = pipe_of(writer).window
-
-        def kill_twice() -> None:
-            for _ in range(2):
-                until(window.is_under_way, "the call")
-                kill(served, writer)
-            until(window.is_under_way, "the call")
-            store.table("t").sample(2)
-
-        other = threading.Thread(target=kill_twice)
-        other.start()
-        row, final = {**lanes_row(1), "obs": np.array([1, 102])}, {"obs": np.array([2, 103])}
-        writer.append(row, next=final, final=final, timeout=60)
-        other.join()
-        assert table.sample(1).data["obs"].tolist() == [102]
-        assert len(table) == 0
-        writer.close()
-
-
-def test_close_ends_the_writer_though_lanes_are_cut(store_name: Names) -> None:
-    """One of two: the agent hears of the end, and nobody is told to repeat it."""
-    with node(store_name()) as served, served.connect() as store, di_store.attach(served.name) as near:
-        table = store.create_table("t", capacity=100, view=di_store.Transition(), lanes=2, schema=STEP)
-        writer = table.writer(lanes=2)
-        writer.append(lanes_row(0, (False, True)), next={"obs": np.array([1, 101])})
-        writer.flush()
-        agent = served.agent
-        stop(agent)
-        closing = threading.Timer(0, os.kill, (agent, signal.SIGKILL))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            closing.start()
-            writer.close(timeout=60)
-        closing.join()
-        until(lambda: near.stats()["tables"]["t"]["writers"] == 0, "the writer to end")
 
 
 def test_an_interrupt_in_the_first_call_leaves_the_writer_to_its_thread(

@@ -11,6 +11,9 @@ SLOW = "tests/client/test_slow_writers.py"
 ANEW = "tests/client/test_recreated_tables.py"
 INTERRUPTED = "tests/client/test_interrupted_writer.py"
 FAULTS = "tests/client/test_writer_faults.py"
+WINDOW = "tests/client/test_window.py"
+SHARED = "tests/client/test_writer_connection.py"
+CUT = "tests/client/test_cut_lanes.py"
 KILLED = "tests/server/test_killed_agents.py"
 
 MUTANTS = [
@@ -207,7 +210,7 @@ MUTANTS = [
         "src/di_store/client/window.py::SendWindow.begin_anew",
         "all(seq == last and complete for seq, _, complete in marks.values())",
         "True",
-        ("tests/client/test_window.py",),
+        (WINDOW,),
     ),
     Mutant(
         "calls-that-were-given-up-are-made",
@@ -223,7 +226,10 @@ MUTANTS = [
         "src/di_store/client/window.py::SendWindow.begin_anew",
         "seq < last or (seq == last and whole)",
         "False",
-        (f"{KILLED}::test_rows_arrive_exactly_once_despite_killed_agents",),
+        (
+            f"{WINDOW}::test_every_call_is_executed_once",
+            f"{FAULTS}::test_calls_that_a_killed_agent_has_made_are_not_sent_again",
+        ),
     ),
     Mutant(
         "a-cut-lane-goes-on-in-mid-episode",
@@ -231,7 +237,10 @@ MUTANTS = [
         "src/di_store/client/writer_calls.py::Sent.without_cut",
         "cut = lanes.is_cut(self.which)",
         "cut = lanes.is_cut(self.which) & False",
-        (f"{KILLED}::test_rows_arrive_exactly_once_despite_killed_agents",),
+        (
+            f"{WINDOW}::test_only_the_rest_of_cut_episodes_is_dropped",
+            f"{CUT}::test_lanes_that_are_not_cut_go_on_in_calls_with_final",
+        ),
     ),
     Mutant(
         "an-interrupted-send-goes-on",
@@ -253,9 +262,41 @@ MUTANTS = [
         "a-call-that-timed-out-is-made-later",
         "remote",
         "src/di_store/client/pipe.py::WriterPipe.make",
-        "self.window.give_up()",
+        "self._connection.tear()",
         "pass",
-        (f"{FAULTS}::test_a_call_over_cut_lanes_that_timed_out_is_not_made_later",),
+        (f"{CUT}::test_a_call_over_cut_lanes_is_not_made_later_by_an_agent_that_was_stopped",),
+    ),
+    Mutant(
+        "a-descriptor-is-closed-under-a-thread",
+        "remote",
+        "src/di_store/client/writer_connection.py::WriterConnection._again",
+        "if self._sender or self._reader:",
+        "if False:",
+        (f"{SHARED}::test_a_descriptor_is_not_closed_under_the_thread_that_uses_it",),
+    ),
+    Mutant(
+        "who-chooses-a-message-has-no-turn",
+        "remote",
+        "src/di_store/client/writer_connection.py::WriterConnection.pump",
+        "mine = self._sender = me",
+        "mine = me",
+        (f"{SHARED}::test_a_signal_handler_sends_nothing_before_the_message_that_was_chosen",),
+    ),
+    Mutant(
+        "a-call-that-is-asked-again-has-all-its-time",
+        "remote",
+        "src/di_store/client/window.py::SendWindow.resume",
+        "self._calls.pop(0).message = None",
+        "pass",
+        (f"{FAULTS}::test_a_call_over_another_connection_has_the_time_that_is_left",),
+    ),
+    Mutant(
+        "a-failure-that-nobody-has-noted-is-over",
+        "remote",
+        "src/di_store/client/window.py::SendWindow.resume",
+        "self._count(done)",
+        "self.epoch += 1\n        self._count(done)",
+        (f"{FAULTS}::test_rows_after_one_that_failed_are_not_written_over_another_connection",),
     ),
     Mutant(
         "the-row-after-an-end-is-a-step",
@@ -263,7 +304,7 @@ MUTANTS = [
         "src/di_store/client/lanes.py::WriterLanes.cut",
         "else mine & self._skip",
         "else mine & False",
-        ("tests/client/test_window.py::test_the_row_after_an_end_is_no_step_for_the_next_agent",),
+        (f"{WINDOW}::test_the_row_after_an_end_is_no_step_for_the_next_agent",),
     ),
     Mutant(
         "interrupted-writers-wait-for-room",

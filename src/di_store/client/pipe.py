@@ -20,6 +20,7 @@ import numpy as np
 
 from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData, NodeUnavailable, StoreError, WriterClosed
+from di_store.base.warned import noted, taken
 from di_store.client.agent_client import CONNECT_SECONDS
 from di_store.client.channel import Channel, Seconds
 from di_store.client.lane_values import LaneValues
@@ -42,6 +43,7 @@ END_SECONDS = 5.0
 """How long the end of the interpreter, or of a store's handle, waits for dropped writers; for interrupted ones, a
 second."""
 
+_open: weakref.WeakSet[WriterPipe] = weakref.WeakSet()
 _leaving: dict[WriterPipe, Channel] = {}
 """Of dropped writers, whose calls are not acknowledged yet."""
 
@@ -79,6 +81,7 @@ class WriterPipe:
     def start(self, timeout: Seconds) -> None:
         """Open the writer at the agent; raises the error of that call."""
         limit = Deadline.of(CONNECT_SECONDS if timeout is None else timeout)
+        _open.add(self)
         try:
             _thread.start_new_thread(_read_on, (weakref.ref(self),))
             self._wait(lambda: not self._lost, limit, "opening")
@@ -122,17 +125,17 @@ class WriterPipe:
 
     # -- the calls ----------------------------------------------------------------------------------------------
 
-    def push(self, call: Sent, timeout: Seconds = None) -> None:
+    def push(self, call: Sent) -> None:
         """Send a call without waiting for its answer. Waits while the window is full.
 
         Raises:
-            The error of an earlier call that nobody waited for. Timeout, NodeUnavailable: no room in time.
+            The error of an earlier call that nobody waited for. NodeUnavailable: no agent is reached.
         """
         window, shared = self.window, self._connection
         if self._warnings or shared.ended is not None:
             self._raise_failure()
         if not window.has_room():
-            self._wait(window.has_room, Deadline.of(timeout), "append")
+            self._wait(window.has_room, Deadline(None), "append")
         self.interrupted = False
         try:
             with shared.lock:
@@ -146,12 +149,11 @@ class WriterPipe:
             self._raise_failure()
         try:
             if window.has_frame():
-                until = None if timeout is None else Deadline.of(timeout).end
                 if window.is_under_way():  # calls come fast: answers too
                     shared.waited_for = True
-                    shared.read(0, until)
+                    shared.read(0, None)
                 else:
-                    shared.pump(until)
+                    shared.pump()
         except BaseException as error:  # what is no Exception is Ctrl-C
             self.interrupted = not isinstance(error, Exception)
             raise
@@ -169,29 +171,26 @@ class WriterPipe:
         if len(self.window) and not shared.is_inside():
             self._wait(lambda: not len(self.window) or shared.ended is not None, deadline, what)
 
-    def make(self, call: Sent, timeout: Seconds, arguments: dict[str, Any] | None = None) -> None:
-        """Make a call after all calls that were sent before, and wait for it.
+    def make(self, call: Sent, arguments: dict[str, Any], timeout: Seconds) -> None:
+        """Make a call of any form after all calls that were sent before, and wait for it.
 
         It runs exactly once, whatever happens to the connection. An agent that has not begun a call that is given up
         leaves it.
 
         Args:
             call: the call.
+            arguments: its arguments by name.
             timeout: seconds, or the deadline of a longer call; None: no limit.
-            arguments: of a call of any form, by name; None: the call has its rows.
         """
         deadline, what = Deadline.of(timeout), call.record.method
         self.flush(deadline, what)
         try:
-            if arguments is None:
-                self.push(call, deadline)
-                self._wait(lambda: call.is_done, deadline, what)
-            while arguments is not None and not call.is_done:
+            while not call.is_done:
                 with self._connection.lock:
                     arguments = self._ask(call, arguments, deadline.left)
                 self._reason = ""
                 self._connection.pump(deadline.end)
-                self._wait(lambda: call.message is None or call.is_done, deadline, what)
+                self._wait(lambda: call.message is None, deadline, what)
         except BaseException:  # an agent that has not begun sees that the connection is gone
             with self._connection.lock:
                 self.window.give_up()
@@ -206,9 +205,6 @@ class WriterPipe:
                 if found["schema"] is not None:
                     self.schema = self.schema or Schema.from_plain(found["schema"])
         if call.error is not None:
-            with self._connection.lock:  # the next call need not raise it, unless later calls were dropped
-                if self.window.failure is call.error and not self.window.behind:
-                    self.window.failure = None
             raise call.error
 
     def _ask(self, call: Sent, arguments: dict[str, Any], timeout: float | None) -> dict[str, Any]:
@@ -244,11 +240,8 @@ class WriterPipe:
         self._warn()
         if (failure := self.window.take_failure()) is not None:
             raise failure
-        self._check_open()
-
-    def _check_open(self) -> None:
-        if self._connection.ended is not None:
-            raise self._connection.ended
+        if (why := self._connection.ended) is not None:
+            raise why
 
     # -- the wait -----------------------------------------------------------------------------------------------
 
@@ -262,7 +255,12 @@ class WriterPipe:
         shared = self._connection
         if shared.is_inside():  # the outer call could not go on
             raise StoreError(BUSY, remedy=LATER)
-        waiting = CallWait(self._channel.node, self._check_open, deadline, f"{what} of {self._what}", None)
+
+        def check() -> None:
+            if (why := shared.ended) is not None and not done():  # in this order: the answer to `close` ends the writer
+                raise why
+
+        waiting = CallWait(self._channel.node, check, deadline, f"{what} of {self._what}", None)
         wakeup = shared.enter()
         try:
             while not done():
@@ -322,10 +320,12 @@ class WriterPipe:
         """Continue as the agent says."""
         with self._connection.lock:
             if not found["fresh"]:
-                self.window.resume(found["done"], found["epoch"])
+                self.window.resume(found["done"])
             else:  # the dead agent's writer and its open episodes are lost
                 self.reported = {}
-                self.window.begin_anew(found["marks"], self._what, self._channel.node)
+                with noted():  # the program's thread warns
+                    self.window.begin_anew(found["marks"], self._what, self._channel.node)
+                    self._warnings += taken()
             if found["schema"] is not None:
                 self.schema = Schema.from_plain(found["schema"])
             self._begins = False
@@ -374,7 +374,14 @@ def settle(channel: Channel | None, seconds: float = END_SECONDS) -> None:
         each.close(WriterClosed("this writer was dropped"))
 
 
-atexit.register(settle, None)
+def _at_exit() -> None:
+    """End all writers as if they were dropped: `weakref.finalize` may have its own turn only after this module's."""
+    for pipe in list(_open):
+        pipe.leave(WriterClosed("the interpreter ends"))
+    settle(None)
+
+
+atexit.register(_at_exit)
 os.register_at_fork(after_in_child=_leaving.clear)
 
 

@@ -45,7 +45,6 @@ class SendWindow:
         epoch: number of failed calls. After a failure the agent skips calls until the client has acknowledged the
             failure.
         failure: error of a call for which nobody waited; the writer's next call raises it.
-        behind: number of calls dropped because of the failure.
     """
 
     def __init__(self, lanes: WriterLanes, most_calls: int) -> None:
@@ -54,7 +53,6 @@ class SendWindow:
         self.acknowledged = 0
         self.epoch = 0
         self.failure: BaseException | None = None
-        self.behind = 0
         self._number = 0  # the last that was given out; a call that was interrupted leaves a gap
         self._calls: list[Sent] = []  # not acknowledged yet, in order
         self._sent = 0  # how many of these were sent on this connection
@@ -104,9 +102,10 @@ class SendWindow:
     def ask(self, call: Sent, arguments: dict[str, Any], timeout: float | None) -> None:
         """Add a call of any form, whose thread waits until it has no `message` any more. No other call is in flight.
 
-        If it is not done then, its agent was killed before it, and the thread asks again.
+        If it is not done then, the connection broke before it was made, and the thread asks again.
         """
-        self._number = seq = call.record.seq = self._number + 1
+        seq = call.record.seq = call.record.seq or self._number + 1
+        self._number = max(self._number, seq)
         counted = {} if call.record.method == "note_version" else {"seq": seq, "timeout": timeout}
         meta, body = call_of(call.record.method, "", {**arguments, **counted}, once=False)
         call.message = Outgoing(Kind.CALL, seq, meta, body)
@@ -194,10 +193,10 @@ class SendWindow:
 
     def _drop(self, count: int) -> None:
         """Drop the first calls, which are done."""
+        self._sent = max(0, self._sent - count)  # first: between these steps, another thread may send what follows
+        self._frames = max(0, self._frames - 1)
         self._bytes -= sum(each.bytes for each in self._calls[:count])
         del self._calls[:count]
-        self._sent = max(0, self._sent - count)
-        self._frames = max(0, self._frames - 1)
 
     def take_failure(self) -> BaseException | None:
         """The error of a call that nobody waited for. It counts as reported now."""
@@ -209,7 +208,7 @@ class SendWindow:
         whole, first = 0, len(calls)
         while first and whole <= self.lanes.skips:  # whatever came before is of no interest
             first -= 1
-            whole += calls[first].which is self.lanes.every
+            whole += calls[first].which is self.lanes.every and calls[first].has_rows
         for call in calls[first:]:
             call.note(self.lanes)
 
@@ -217,7 +216,6 @@ class SendWindow:
         """Note a failed call: the agent does not make the calls that were sent after it."""
         for call in self._calls:
             call.error = StoreError(f"an earlier call of this writer has failed, so this one was not made: {failure}")
-        self.behind = len(self._calls)
         self.give_up()
         self.failure = failure
 
@@ -230,12 +228,14 @@ class SendWindow:
         self._refused = self.first
         return self._refusals >= MOST_REFUSALS
 
-    def resume(self, done: int, epoch: int) -> None:
+    def resume(self, done: int) -> None:
         """Continue with the same agent on another connection; the agent has processed the calls up to `done`.
 
-        It sends their acknowledgements again. Calls that are waited for are sent again in any case.
+        It sends their acknowledgements again. It skips calls after a failed one until the next `epoch`, which begins
+        when that acknowledgement is noted.
         """
-        self.epoch = max(self.epoch, epoch)
+        if self._calls and self._calls[0].message is not None and self._calls[0].record.seq > done:
+            self._calls.pop(0).message = None  # its thread asks again, for the time that is left
         self._count(done)
 
     def _count(self, done: int = 0) -> None:
@@ -244,7 +244,7 @@ class SendWindow:
         Calls whose acknowledgement was being noted when a signal handler raised are done.
         """
         self._calls = [each for each in self._calls if not each.is_done]
-        self._sent = sum(each.record.seq <= done and each.message is None for each in self._calls)
+        self._sent = sum(each.record.seq <= done for each in self._calls)
         self._bytes = sum(each.bytes for each in self._calls)
         self._unsent_bytes = sum(each.bytes for each in self._calls[self._sent :])
         self._frames = 0
@@ -275,6 +275,8 @@ class SendWindow:
                     remedy="table.keys() lists them; the call is not sent again",
                 )
                 call.error.may_be_done = True
+                if call.message is None:  # nobody waits for it
+                    self.failure = call.error
             else:
                 kept.append(call)
                 continue

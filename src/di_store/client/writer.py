@@ -95,10 +95,10 @@ class RemoteWriter(OwnedWriter):
         spans = any(not isinstance(table.settings.view, (Step, Opaque, Group)) for table in tables)
         lanes_open = WriterLanes(self._lanes or 1, mode, spans=spans)
         self._pipe = WriterPipe(session.channel, arguments, lanes_open, window)
+        weakref.finalize(self, _abandon, self._pipe, os.getpid())
         self._pipe.start(timeout)
         self._plain: RowColumns | None = None
         self._each = [_episodes_of(table) for table in self._tables]
-        self._finalizer = weakref.finalize(self, _abandon, self._pipe, os.getpid())
 
     @property
     def session(self) -> RemoteSession:
@@ -161,11 +161,11 @@ class RemoteWriter(OwnedWriter):
             self._pipe.catch_up(Deadline.of(limit), "close")
             failure = self._pipe.window.take_failure()
             self._asked("close", {}, every := self._pipe.lanes.every, _all_end(every), limit)
-        except EndOfData:
-            pass  # a finished table accepts no items: the open episodes add none
-        finally:
-            if failure is not None:
-                raise failure
+        except Exception as error:
+            if failure is None and not isinstance(error, EndOfData):
+                raise  # a finished table accepts no items: the open episodes add none
+        if failure is not None:
+            raise failure
 
     def owned(self) -> None:
         self._session.channel.owns(self._pipe)
@@ -194,12 +194,12 @@ class RemoteWriter(OwnedWriter):
             version = self._session.versions.get(name, -1)
             if self._pipe.reported.get(name, -1) != version:  # the agent's rows carry it from now on
                 note = Sent(Record(0, "note_version", [], {}), [], _NONE, _GOES_ON)
-                self._pipe.make(note, limit, {"name": name, "version": version})
+                self._pipe.make(note, {"name": name, "version": version}, limit)
                 self._pipe.reported[name] = version
-        if final is None and (limit is None or self._pipe.lanes.any_cut):  # some lanes may have to be left out
+        if final is None and limit is None:
             call = self._typed(method, step, next, lane, priority, total)
             if call is not None:
-                return self._sent(call, limit)
+                return self._sent(call)
         argument, rows = ("step", 0) if total is None else ("steps", 1)
         arguments = {argument: self._encoded(step, lane, rows), "next": travelling(next)}
         if self._pipe.schema is None and not self._opaque:
@@ -210,18 +210,17 @@ class RemoteWriter(OwnedWriter):
         which = self._pipe.lanes.every if which is None else which
         return self._asked(method, arguments, which, self._pipe.lanes.ends_in(step, len(which), total), limit)
 
-    def _sent(self, call: Sent, limit: Deadline | None = None) -> Any:
-        """Send a call, and return its items without waiting for them, unless it has a limit."""
-        if limit is None and self._pipe.window.most_calls > 1:
-            self._pipe.push(call)
-        else:
-            self._pipe.make(call, limit)
+    def _sent(self, call: Sent) -> Any:
+        """Send a call, and return its items without waiting for them, unless the window is of one call."""
+        self._pipe.push(call)
+        if self._pipe.window.most_calls == 1:
+            self._pipe.flush(None)
         return self._items(call)
 
     def _asked(self, method: str, arguments: dict[str, Any], which: Array, ends: Array, limit: Deadline | None) -> Any:
         """Make a call of any form, and wait for it."""
         call = Sent(Record(0, method, [len(ends)], {}), [], which, ends)
-        self._pipe.make(call, limit, arguments)
+        self._pipe.make(call, arguments, limit)
         return self._items(call)
 
     def _items(self, call: Sent) -> Any:

@@ -132,11 +132,12 @@ class WriterConnection:
                     connection = self._connection
                     if self._sender or connection is None or self._torn is not None:
                         return
+                    mine = self._sender = me  # first: a signal handler may come here before the message is sent
+                    self._until = until
                     found = self._traffic.next_message()
                     if found is None:
+                        mine = self._sender = 0  # under the lock: whoever adds a call now sends it
                         return
-                    mine = self._sender = me
-                    self._until = until
                 connection.send(found.kind, request=found.request, meta=found.meta, body=found.body)
             except Disconnected as error:
                 self.tear(error)
