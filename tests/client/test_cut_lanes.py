@@ -98,8 +98,10 @@ def test_a_call_over_cut_lanes_is_not_made_later_by_an_agent_that_was_stopped(st
             writer.append(lanes_row(0, (False, True)), next={"obs": np.array([1, 101])})
             writer.flush()
             kill(served, writer)
-            with stopped(served.agent), pytest.raises(di_store.Timeout):
-                writer.append(lanes_row(2), next={"obs": np.array([3, 103])}, timeout=0.2)
+            with stopped(served.agent):
+                with pytest.raises(di_store.Timeout):
+                    writer.append(lanes_row(2), next={"obs": np.array([3, 103])}, timeout=0.2)
+                assert not len(pipe_of(writer).window), "later calls would wait for it"
             writer.append(lanes_row(4), next={"obs": np.array([5, 105])}, timeout=60)
         assert sorted(table.peek(table.keys()).data["obs"].tolist()) == [0, 100, 104]
 

@@ -12,7 +12,6 @@ import contextlib
 import os
 import secrets
 import time
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -43,9 +42,8 @@ END_SECONDS = 5.0
 """How long the end of the interpreter, or of a store's handle, waits for dropped writers; for interrupted ones, a
 second."""
 
-_open: weakref.WeakSet[WriterPipe] = weakref.WeakSet()
-_leaving: dict[WriterPipe, Channel] = {}
-"""Of dropped writers, whose calls are not acknowledged yet."""
+_open: set[WriterPipe] = set()
+"""Of writers that have not ended. Dropped ones end once all calls are acknowledged."""
 
 
 class WriterPipe:
@@ -81,9 +79,8 @@ class WriterPipe:
     def start(self, timeout: Seconds) -> None:
         """Open the writer at the agent; raises the error of that call."""
         limit = Deadline.of(CONNECT_SECONDS if timeout is None else timeout)
-        _open.add(self)
         try:
-            _thread.start_new_thread(_read_on, (weakref.ref(self),))
+            _thread.start_new_thread(self._run, ())
             self._wait(lambda: not self._lost, limit, "opening")
             self._wait(self._connection.is_open, Deadline.of(timeout), "opening")
             self._warn()
@@ -107,17 +104,26 @@ class WriterPipe:
         with self._connection.lock:
             if len(self.window) and self._connection.ended is None:
                 self._leaves = why
-                _leaving[self] = self._channel
                 return
         self.close(why)
 
-    def step(self) -> bool:
-        """For the pipe's own thread: read a message, or connect again. False: the writer has ended."""
-        why = self._leaves
-        if why is not None and (not len(self.window) or time.monotonic() - self._heard > LOST_SECONDS):
-            _leaving.pop(self, None)
-            self.close(why)
-        return self._connection.step()
+    def is_leaving(self, channel: Channel | None) -> bool:
+        """Whether `leave` was called, and the pipe is of this channel; None: of any."""
+        return self._leaves is not None and channel in (None, self._channel)
+
+    def _run(self) -> None:
+        """The work of the pipe's own thread: read messages, and connect again, until the writer has ended."""
+        _open.add(self)
+        going = True
+        while going:
+            try:
+                why = self._leaves
+                if why is not None and (not len(self.window) or time.monotonic() - self._heard > LOST_SECONDS):
+                    self.close(why)
+                going = self._connection.step()
+            except Exception as error:  # nobody would read any more: whoever waits hears of it
+                self.close(error)
+        _open.discard(self)
 
     def forget(self, why: BaseException) -> None:
         """Drop the parent's pipe in a forked child."""
@@ -294,6 +300,7 @@ class WriterPipe:
             self._connection.wake()
             made.ticking = tick
             arguments = {**self._arguments, "begins": self._begins, "acknowledged": self.window.acknowledged}
+            arguments["versions"] = self.reported.copy()
             meta, body = call_of("open_writer", "", arguments, once=False)
             made.send(Kind.CALL, request=0, meta=meta, body=body)
             while (message := made.receive()).kind == Kind.WAITING:
@@ -322,7 +329,6 @@ class WriterPipe:
             if not found["fresh"]:
                 self.window.resume(found["done"])
             else:  # the dead agent's writer and its open episodes are lost
-                self.reported = {}
                 with noted():  # the program's thread warns
                     self.window.begin_anew(found["marks"], self._what, self._channel.node)
                     self._warnings += taken()
@@ -366,11 +372,10 @@ class WriterPipe:
 
 def settle(channel: Channel | None, seconds: float = END_SECONDS) -> None:
     """Wait for dropped writers of a channel that is being closed; None: of all channels."""
-    those = [each for each, its in list(_leaving.items()) if channel is None or its is channel]
+    those = [each for each in list(_open) if each.is_leaving(channel)]
     for each, step in Deadline(seconds).steps(those):
         with contextlib.suppress(Exception):  # nobody is left to hear of it
             each.flush(step.sooner(0.0) if each.interrupted else step)
-        _leaving.pop(each, None)
         each.close(WriterClosed("this writer was dropped"))
 
 
@@ -382,15 +387,4 @@ def _at_exit() -> None:
 
 
 atexit.register(_at_exit)
-os.register_at_fork(after_in_child=_leaving.clear)
-
-
-def _read_on(reference: weakref.ref[WriterPipe]) -> None:
-    """The work of the pipe's own thread, which does not keep the pipe alive."""
-    while (pipe := reference()) is not None:
-        try:
-            if not pipe.step():
-                return
-        except Exception as error:  # nobody would read any more: whoever waits hears of it
-            pipe.close(error)
-        del pipe
+os.register_at_fork(after_in_child=_open.clear)

@@ -193,9 +193,10 @@ class RemoteWriter(OwnedWriter):
         for name in self._tracked:
             version = self._session.versions.get(name, -1)
             if self._pipe.reported.get(name, -1) != version:  # the agent's rows carry it from now on
+                self._pipe.flush(limit)
+                self._pipe.reported[name] = version  # before the call: if its connection breaks, the next one tells it
                 note = Sent(Record(0, "note_version", [], {}), [], _NONE, _GOES_ON)
                 self._pipe.make(note, {"name": name, "version": version}, limit)
-                self._pipe.reported[name] = version
         if final is None and limit is None:
             call = self._typed(method, step, next, lane, priority, total)
             if call is not None:

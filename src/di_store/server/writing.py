@@ -143,6 +143,9 @@ class WriterSession:
         marks: dict[str, Any] = {}
         try:
             given = call.arguments(message.body)
+            versions = self._peer.session.versions
+            for name, version in given.get("versions", {}).items():  # rows that are sent again carry them
+                versions[name] = max(version, versions.get(name, -1))
             if self._writer is None:
                 self._names, self._single = list(given["tables"]), bool(given["single"])
                 identities = given.get("identities", [""] * len(self._names))
