@@ -357,7 +357,7 @@ def test_dropped_writers_share_one_second_at_the_end(served: Node) -> None:
         del each
         assert isinstance(store._backend, RemoteStore)
         channel = store._backend.session.channel
-        assert len([each for each in pipe._open if each.is_leaving(channel)]) == 40
+        assert len([each for each in pipe._open if each._leaves and each._channel is channel]) == 40
         began = time.monotonic()
         pipe.settle(channel, 0.3)
         assert time.monotonic() - began < LONG_SECONDS

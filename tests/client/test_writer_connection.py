@@ -57,16 +57,15 @@ def test_a_descriptor_is_not_closed_under_the_thread_that_uses_it(
     used, go_on = threading.Event(), threading.Event()
     whole = getattr(connection, what)
 
-    def use(*given: Any, **more: Any) -> Any:
+    def slow(*given: Any, **more: Any) -> Any:
         used.set()
         assert go_on.wait(60)
         return whole(*given, **more)
 
-    monkeypatch.setattr(connection, what, use)
+    monkeypatch.setattr(connection, what, slow)
     both = shared(connection, Messages(1))
-    other = (
-        threading.Thread(target=both.pump) if what == "send" else threading.Thread(target=both.read, args=(60, None))
-    )
+    use: Callable[[], object] = both.pump if what == "send" else lambda: both.read(60, None)
+    other = threading.Thread(target=use, daemon=True)
     other.start()
     assert used.wait(60)
     for end in (both.tear, lambda: both.close(RuntimeError("closed"))):

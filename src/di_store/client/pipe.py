@@ -107,10 +107,6 @@ class WriterPipe:
                 return
         self.close(why)
 
-    def is_leaving(self, channel: Channel | None) -> bool:
-        """Whether `leave` was called, and the pipe is of this channel; None: of any."""
-        return self._leaves is not None and channel in (None, self._channel)
-
     def _run(self) -> None:
         """The work of the pipe's own thread: read messages, and connect again, until the writer has ended."""
         _open.add(self)
@@ -371,20 +367,18 @@ class WriterPipe:
 
 
 def settle(channel: Channel | None, seconds: float = END_SECONDS) -> None:
-    """Wait for dropped writers of a channel that is being closed; None: of all channels."""
-    those = [each for each in list(_open) if each.is_leaving(channel)]
+    """Wait for dropped writers of a channel that is being closed; None: for all writers, at the interpreter's end.
+
+    These end as if they were dropped: `weakref.finalize` may have its turn at the end only after this module's.
+    """
+    for each in list(_open) if channel is None else ():
+        each.leave(WriterClosed("the interpreter ends"))
+    those = [each for each in list(_open) if each._leaves is not None and channel in (None, each._channel)]
     for each, step in Deadline(seconds).steps(those):
         with contextlib.suppress(Exception):  # nobody is left to hear of it
             each.flush(step.sooner(0.0) if each.interrupted else step)
         each.close(WriterClosed("this writer was dropped"))
 
 
-def _at_exit() -> None:
-    """End all writers as if they were dropped: `weakref.finalize` may have its own turn only after this module's."""
-    for pipe in list(_open):
-        pipe.leave(WriterClosed("the interpreter ends"))
-    settle(None)
-
-
-atexit.register(_at_exit)
+atexit.register(settle, None)
 os.register_at_fork(after_in_child=_open.clear)

@@ -115,16 +115,13 @@ class RemoteWriter(OwnedWriter):
                 row = self._plain_row(step, next)
                 if row is not None:
                     return self._sent(row)
-            return self._append(step, next, final, lane, priority, None)
+            return self._write("append", step, next, final, lane_of(lane), numbers(priority), None, None)
         finally:
             self._inside = False
 
     @alone
     def append(self, begun: Any, step: Any, next: Any, final: Any, lane: Any, priority: Any, deadline: Deadline) -> Any:
-        return self._append(step, next, final, lane, priority, _limit(deadline))
-
-    def _append(self, step: Any, next: Any, final: Any, lane: Any, priority: Any, deadline: Deadline | None) -> Any:
-        return self._write("append", step, next, final, lane_of(lane), numbers(priority), deadline, None)
+        return self._write("append", step, next, final, lane_of(lane), numbers(priority), _limit(deadline), None)
 
     @alone
     def extend(self, steps: Any, next: Any, final: Any, lane: Any, priority: Any, deadline: Deadline) -> Any:

@@ -64,11 +64,6 @@ class Sent:
         return self.made is not None or self.error is not None or self.answer is not None
 
     @property
-    def is_sent_ahead(self) -> bool:
-        """Whether the rows lie in `arrays`; otherwise a thread asks for the call, and has its arguments."""
-        return bool(self.arrays)
-
-    @property
     def has_rows(self) -> bool:
         """Whether the call adds rows."""
         return self.record.method in ("append", "extend")
@@ -95,7 +90,7 @@ class Sent:
             return []
         rest: list[Sent] = []
         if self.has_rows:
-            found = lanes.drop(self.which, cut, self.ends, divides=self.is_sent_ahead)
+            found = lanes.drop(self.which, cut, self.ends, divides=bool(self.arrays))  # else a thread has the rows
             rest = [self._behind(*each) for each in found]
         else:
             lanes.begin(self.which)
