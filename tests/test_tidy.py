@@ -71,7 +71,7 @@ PUBLIC_METHODS = {
     ),
     "Table": set(
         "writer insert extend sample update_priorities peek keys delete reset resize configure finish stats "
-        "update evicted incomplete export loader name schema capacity view sampler at positions".split()
+        "update evicted incomplete export loader ack give_back name schema capacity view sampler at positions".split()
     ),
 }
 # A handle's backends have a method for each of its calls.

@@ -9,8 +9,8 @@ namespace di {
 // kHeld: at its use limit, drawn, not yet delivered. kWaiting: inserted, but some late columns of its first row are
 // missing. Such an item can't be drawn, and enters the order of insertion once they are there. In a table of groups:
 // kWaiting: the first answer of a group that is not complete; kMember: any other answer; it is drawn and removed
-// together with the group's first answer (replay/groups.h).
-enum class ItemState : u32 { kFree = 0, kLive = 1, kHeld = 2, kWaiting = 3, kMember = 4 };
+// together with the group's first answer (replay/groups.h). kLeased: held for one draw until its lease ends (Lease).
+enum class ItemState : u32 { kFree = 0, kLive = 1, kHeld = 2, kWaiting = 3, kMember = 4, kLeased = 5 };
 
 // Flags of an item.
 constexpr u32 kItemNoNext = 1;    // there is no observation after the last row: next_* repeats the last one
@@ -54,7 +54,7 @@ struct Item {  // truth [table]; `state` and `span` change through the undo reco
   // `state`
   static constexpr u64 kStateMask = (u64{1} << kItemStateBits) - 1;
   bool is(ItemState wanted) const { return (state & kStateMask) == static_cast<u64>(wanted); }
-  bool is_sound() const { return (state & kStateMask) <= static_cast<u64>(ItemState::kMember); }
+  bool is_sound() const { return (state & kStateMask) <= static_cast<u64>(ItemState::kLeased); }
   u64 generation() const { return state >> kItemStateBits & kGenerationMask; }
   u64 key(u32 slot) const { return make_key(generation(), slot); }
   bool has_key(u64 key) const { return !is(ItemState::kFree) && generation() == key_generation(key); }
@@ -78,5 +78,22 @@ struct Item {  // truth [table]; `state` and `span` change through the undo reco
   }
 };
 static_assert(sizeof(Item) == 48);
+
+// Holds one item for one draw (replay/leases.h). Leases lie in a block of their table, in places that are reused.
+// `number` is a truth [table] and changes through the undo record, together with the item's state. The rest is written
+// while the place is free, or given back; `end_ns` and `holder` change by one store each.
+struct Lease {
+  u64 number;            // of the draw, kFirstLease or more; kNoLease: the place is free; kGivenBack: see there
+  u64 key;               // of the item
+  u64 since_ns, end_ns;  // os::boot_ns()
+  u32 holder;            // lock_owner_word() of the process 31 | kLeaseUncounted 1
+  u32 next;              // derived: place + 1 of the next lease in its bucket, or of the next free place
+};
+constexpr u64 kNoLease = 0;
+constexpr u64 kGivenBack = 1;  // the item is live again, and is drawn before others
+constexpr u64 kFirstLease = 2;
+constexpr u64 kLeaseNeverEnds = ~u64{0};      // Lease::end_ns while its batch is not delivered
+constexpr u32 kLeaseUncounted = 0x80000000u;  // the limiter was replaced: giving back changes no count of it
+static_assert(sizeof(Lease) == 40);
 
 }  // namespace di

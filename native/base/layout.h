@@ -30,7 +30,7 @@ struct Offset {
 
 constexpr u64 kMagic = 0x45524f5453494401;      // "\1DISTORE"
 constexpr u64 kBeingMade = 0x45524f5453494400;  // in place of kMagic until the store is complete
-constexpr u32 kLayoutVersion = 25;
+constexpr u32 kLayoutVersion = 26;
 constexpr u64 kPageBytes = 4096;
 constexpr u64 kSliceBytes = 2u << 20;
 constexpr u64 kPagesPerSlice = kSliceBytes / kPageBytes;
@@ -390,6 +390,14 @@ struct alignas(64) TableHeader {
   u64 writers;                      // open writers
   u64 gone_count;                   // keys ever put into that ring
   u64 ended_count;                  // truth: values ever put into the ring of ended groups
+  // leases (replay/leases.h)
+  u64 leases;          // truth: descriptor + 1 of their block 32 | places in it 32; 0: none was ever taken
+  u64 next_lease;      // truth: number of the next draw with a lease
+  u64 leased;          // derived: leased items
+  u64 leased_used_up;  // derived: of these, items at their use limit; they don't count for the capacity
+  u64 given_back;      // derived: live items that are drawn before others
+  u64 lease_due_ns;    // when to look next for leases to end; 0: now
+  u32 lease_free;      // derived: place + 1 of the first free place
   // waiting: futex words, raised by 1 after the change that they announce [any]
   Shared<u32> items_seq;
   Shared<u32> items_waiters;

@@ -154,7 +154,7 @@ constexpr u64 kAtOnceBytes = 64 << 10;
 constexpr u64 kAtOnceRows = 4096;
 constexpr u64 kVaryingSlack = 4096;  // added to a quarter: lengths of few items vary much
 
-nb::object BatchMaker::draw(u32 n, nb::handle beta, bool distinct, Deadline deadline) {
+nb::object BatchMaker::draw(u32 n, nb::handle beta, bool distinct, LeaseTerms* lease, Deadline deadline) {
   const u64 rows = plan_.spec.rows_visited();
   const u64 all = u64{n} * group_;
   if (n == 0 || n > kAtOnceItems / group_ || rows > kAtOnceRows / all) return {};
@@ -162,7 +162,8 @@ nb::object BatchMaker::draw(u32 n, nb::handle beta, bool distinct, Deadline dead
   if (room > kAtOnceBytes || (varies_ && bytes_an_item_ == 0)) return {};
   if (!beta.is_none()) nb::cast<double>(beta);  // throws now, before anything is drawn
   DrawSet set;
-  set.distinct = distinct;
+  set.distinct = distinct || lease->on;
+  set.lease = *lease;
   set.chooses = plan_.spec.chooses();
   Assembly batch(set, arrays_.size(), false);
   batch.places = static_cast<npy_intp>(all);
@@ -185,6 +186,7 @@ nb::object BatchMaker::draw(u32 n, nb::handle beta, bool distinct, Deadline dead
   };
   const bool taken = table_->draws.draw_at_once(&set, n, [&] { return if_in_memory(copy); }, deadline);
   gathers_.push_back(std::move(gather));
+  *lease = set.lease;
   return taken ? columns(batch, beta, data(&batch)) : nb::object();
 }
 

@@ -31,6 +31,8 @@ void deliver_some(CallDraws& draws, const std::vector<u32>& places) {
     if (place < wanted.size()) wanted[place] = true;
   const u32 rows = draws.table->core.groups.size();
   CallDraws some(draws.table, false);
+  some.set().lease = draws.set().lease;
+  some.set().lease.ends = true;
   std::vector<Drawn>& all = draws.set().items;
   std::vector<Drawn> others;
   others.reserve(all.size());

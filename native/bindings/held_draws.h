@@ -21,11 +21,12 @@ std::list<Held>& orphans();
 
 class CallDraws {
  public:
-  CallDraws(TablePointer table, bool distinct, bool chooses = false) : table(std::move(table)) {
+  CallDraws(TablePointer table, bool distinct, bool chooses = false, LeaseTerms lease = {}) : table(std::move(table)) {
     orphans();
     held_.push_back({this->table, {}, this->table->arena().fork_generation(), false});
     set().distinct = distinct;
     set().chooses = chooses;
+    set().lease = lease;
   }
   ~CallDraws() {
     if ((set().items.empty() && set().spare.empty()) || !is_own()) return;

@@ -19,7 +19,7 @@ class LateWriter {
   LateWriter& operator=(const LateWriter&) = delete;
   nb::object write_now(nb::handle keys, nb::handle values, nb::handle row, nb::handle timeout);
   u64 write(nb::handle keys, const std::vector<std::tuple<u32, nb::object>>& values, i64 first, u32 count,
-            Deadline deadline);
+            std::optional<u64> lease, Deadline deadline);
 
  private:
   struct Call {  // state of one call; each call takes its own, because converting a value may let other threads run
@@ -29,7 +29,8 @@ class LateWriter {
     std::vector<LateValue> columns;
   };
   std::unique_ptr<Call> begin();
-  u64 run(std::unique_ptr<Call> call, std::span<const u64> keys, LateRange range, u64 bytes, Deadline deadline);
+  u64 run(std::unique_ptr<Call> call, std::span<const u64> keys, LateRange range, std::optional<u64> lease, u64 bytes,
+          Deadline deadline);
 
   TablePointer table_;
   nb::dict plan_;
@@ -57,12 +58,12 @@ std::unique_ptr<LateWriter::Call> LateWriter::begin() {
   return call;
 }
 
-u64 LateWriter::run(std::unique_ptr<Call> call, std::span<const u64> keys, LateRange range, u64 bytes,
-                    Deadline deadline) {
+u64 LateWriter::run(std::unique_ptr<Call> call, std::span<const u64> keys, LateRange range, std::optional<u64> lease,
+                    u64 bytes, Deadline deadline) {
   u64 there = 0;
   {
     MaybeRelease release(bytes > kKeepGil);
-    there = call->update.run(keys, call->columns, range, deadline);
+    there = call->update.run(keys, call->columns, range, lease, deadline);
   }
   call->cells.end();
   idle_.push_back(std::move(call));
@@ -109,12 +110,12 @@ nb::object LateWriter::write_now(nb::handle keys, nb::handle values, nb::handle 
     if (call->inputs[i].given())
       call->columns.push_back({numbers_[i], call->inputs[i].lane_stride, call->inputs[i].base});
   const u64 bytes = call->cells.bytes();
-  return nb::int_(run(std::move(call), wanted, {*first, 1}, bytes, deadline));
+  return nb::int_(run(std::move(call), wanted, {*first, 1}, {}, bytes, deadline));
 }
 
-// `values`: the number of a column, and a contiguous array [item, row, …] of its values.
+// `values`: the number of a column, and a contiguous array [item, row, …] of its values. `lease`: see LateUpdate::run().
 u64 LateWriter::write(nb::handle keys, const std::vector<std::tuple<u32, nb::object>>& values, i64 first, u32 count,
-                      Deadline deadline) {
+                      std::optional<u64> lease, Deadline deadline) {
   std::unique_ptr<Call> call = begin();
   const UserObject array = as_array(keys, NPY_UINT64);
   const auto wanted = view_of<u64>(array);
@@ -129,7 +130,7 @@ u64 LateWriter::write(nb::handle keys, const std::vector<std::tuple<u32, nb::obj
     call->columns.push_back({number, rows == 0 ? 0 : all / rows, static_cast<const u8*>(PyArray_DATA(at))});
     bytes += all;
   }
-  return run(std::move(call), wanted, range, bytes, deadline);
+  return run(std::move(call), wanted, range, lease, bytes, deadline);
 }
 
 }  // namespace
@@ -142,10 +143,12 @@ void bind_late(nb::module_& module) {
            nb::arg("timeout").none(),
            nb::sig("def write_now(self, keys: typing.Any, values: typing.Any, row: typing.Any, timeout: typing.Any, /) "
                    "-> int | None"))
-      .def("write", &LateWriter::write, nb::arg("keys"), nb::arg("values"), nb::arg("first"), nb::arg("count"),
-           nb::arg("timeout"),
-           nb::sig("def write(self, keys: numpy.typing.NDArray[typing.Any], values: list[tuple[int, "
-                   "numpy.typing.NDArray[typing.Any]]], first: int, count: int, timeout: float) -> int"));
+      .def(
+          "write", &LateWriter::write, nb::arg("keys"), nb::arg("values"), nb::arg("first"), nb::arg("count"),
+          nb::arg("lease").none(), nb::arg("timeout"),
+          nb::sig(
+              "def write(self, keys: numpy.typing.NDArray[typing.Any], values: list[tuple[int, "
+              "numpy.typing.NDArray[typing.Any]]], first: int, count: int, lease: int | None, timeout: float) -> int"));
 }
 
 }  // namespace di::py

@@ -7,6 +7,7 @@
 #include "bindings/gathering.h"
 
 #include "bindings/bindings.h"
+#include "bindings/leases.h"
 #include "process/clients.h"
 #include "replay/row_list.h"
 
@@ -24,6 +25,13 @@ struct Measured {  // of some keys: live items, rows they span, bytes of their v
   u64 items, rows, bytes;
 };
 
+LeaseTerms lease_for(double seconds) {
+  LeaseTerms terms;
+  terms.on = true;
+  terms.span_ns = lease_span(seconds);
+  return terms;
+}
+
 class Reader {
  public:
   Reader(TablePointer table, nb::dict plan)
@@ -31,8 +39,9 @@ class Reader {
         view_(view_spec(nb::cast<nb::dict>(plan["view"]))),
         batches_(std::move(table), std::move(plan)) {}
   nb::object sample(u32 n, nb::handle beta, nb::handle which, bool distinct);
+  nb::object lease(u32 n, nb::handle beta, bool distinct, double seconds);
   void enter();
-  std::unique_ptr<CallDraws> begin(bool distinct);
+  std::unique_ptr<CallDraws> begin(bool distinct, std::optional<double> lease = {});
   u32 draw(CallDraws& draws, u32 n);
   nb::object finish(CallDraws& draws, nb::handle beta, nb::handle which, nb::handle out, bool deliver);
   std::unique_ptr<Gathering> gather(CallDraws& draws, nb::handle beta, nb::handle which, nb::handle out);
@@ -78,9 +87,9 @@ void Reader::enter() {
 #endif
 }
 
-std::unique_ptr<CallDraws> Reader::begin(bool distinct) {
+std::unique_ptr<CallDraws> Reader::begin(bool distinct, std::optional<double> lease) {
   enter();
-  return std::make_unique<CallDraws>(table_, distinct, view_.chooses());
+  return std::make_unique<CallDraws>(table_, distinct, view_.chooses(), lease ? lease_for(*lease) : LeaseTerms{});
 }
 
 u32 Reader::draw(CallDraws& draws, u32 n) {
@@ -130,7 +139,8 @@ nb::object Reader::sample(u32 n, nb::handle beta, nb::handle which, bool distinc
   auto draws = std::make_unique<CallDraws>(table_, distinct, view_.chooses());
   if (which.is_none()) {
     try {
-      if (nb::object parts = batches_.draw(n, beta, distinct, Deadline::in(kAtOncePatienceNs)); parts.is_valid())
+      LeaseTerms none;
+      if (nb::object parts = batches_.draw(n, beta, distinct, &none, Deadline::in(kAtOncePatienceNs)); parts.is_valid())
         return parts;
     } catch (const Error& error) {
       if (error.code() != Code::kTimeout) throw;
@@ -140,6 +150,20 @@ nb::object Reader::sample(u32 n, nb::handle beta, nb::handle which, bool distinc
   }
   if (draw(*draws, n) < n) return nb::cast(std::move(draws));
   return or_give_back(*draws, [&] { return finish(*draws, beta, which, nb::none(), true); });
+}
+
+// As sample(), of all outputs, with a lease: the parts of a batch and the draws' number. None: this batch needs begin(),
+// and nothing was drawn.
+nb::object Reader::lease(u32 n, nb::handle beta, bool distinct, double seconds) {
+  enter();
+  LeaseTerms terms = lease_for(seconds);
+  try {
+    const nb::object parts = batches_.draw(n, beta, distinct, &terms, Deadline::in(kAtOncePatienceNs));
+    return parts.is_valid() ? nb::object(new_tuple(parts, nb::int_(terms.number))) : nb::none();
+  } catch (const Error& error) {
+    if (error.code() != Code::kTimeout) throw;
+    return nb::none();  // a lock is not available
+  }
 }
 
 nb::object Reader::peek(nb::handle keys, nb::handle beta, nb::handle which) {
@@ -246,7 +270,8 @@ nb::object Reader::rows(RowList& list, nb::handle keys, u64 count, nb::handle ob
     }
   } listing{list};
   list.list(items, count);
-  const nb::object epochs = new_array(table_->reads.epochs(wanted.subspan(0, count), deadline), NPY_UINT64);
+  const Reads::DrawnItems drawn = table_->reads.drawn(wanted.subspan(0, count), deadline);
+  const nb::object epochs = new_array(drawn.epochs, NPY_UINT64);
   DrawSet whole, final;
   std::vector<npy_bool> finals;
   std::vector<u32> late;
@@ -262,12 +287,16 @@ nb::object Reader::rows(RowList& list, nb::handle keys, u64 count, nb::handle ob
   });
   listing.read = true;
   const std::span<const Drawn> listed = std::span(items).subspan(0, count);
+  const auto uses = [&](const Drawn& item) {
+    const u32 leased = drawn.leased[static_cast<std::size_t>(&item - items.data())];
+    return item.uses - std::min(item.uses, leased);
+  };
   const nb::object made =
       new_tuple(new_tuple(new_array(list.firsts(), NPY_INT64),
                           facts_of<u32>(listed, NPY_UINT32, [](const Drawn& d) { return d.rows; }),
                           facts_of<u32>(listed, NPY_UINT32, [](const Drawn& d) { return d.back; }),
                           facts_of<u32>(listed, NPY_UINT32, [](const Drawn& d) { return d.flags; }),
-                          facts_of<u32>(listed, NPY_UINT32, [](const Drawn& d) { return d.uses; }),
+                          facts_of<u32>(listed, NPY_UINT32, uses),
                           facts_of<i64>(listed, NPY_INT64, [](const Drawn& d) { return d.version; }),
                           facts_of<double>(listed, NPY_FLOAT64, [](const Drawn& d) { return d.priority; }), epochs),
                 new_array(finals, NPY_BOOL), new_array(late, NPY_UINT32), whole_rows, final_rows);
@@ -316,6 +345,7 @@ namespace {
 void bind_parts(nb::module_& module) {
   nb::class_<CallDraws>(module, "Draws")
       .def_prop_ro("count", [](CallDraws& d) { return d.count(); })
+      .def_prop_ro("lease", [](CallDraws& d) { return d.set().lease.number; })  // number of its draws with a lease
       .def_prop_ro("why", [](const CallDraws& d) { return d.why; })
       .def_prop_ro("holder", [](const CallDraws& d) { return number_or_none(d.holder); });
   nb::class_<Gathering>(module, "Gathering")
@@ -359,7 +389,11 @@ void bind_reader(nb::module_& module) {
            nb::sig("def sample(self, n: int, beta: float | None, which: list[int] | None, distinct: bool = False) -> "
                    "Parts | "
                    "Draws"))
-      .def("begin", &Reader::begin, nb::arg("distinct") = false)
+      .def("begin", &Reader::begin, nb::arg("distinct") = false, nb::arg("lease").none() = nb::none(),
+           nb::sig("def begin(self, distinct: bool = False, lease: float | None = None) -> Draws"))
+      .def("lease", &Reader::lease, nb::arg("n"), nb::arg("beta").none(), nb::arg("distinct"), nb::arg("seconds"),
+           nb::sig("def lease(self, n: int, beta: float | None, distinct: bool, seconds: float) -> tuple[Parts, int] | "
+                   "None"))
       .def("draw", &Reader::draw, nb::sig("def draw(self, draws: Draws, n: int, /) -> int"))
       .def("finish", &Reader::finish, nb::arg("draws"), nb::arg("beta").none(), nb::arg("which").none(),
            nb::arg("out").none(), nb::arg("deliver"),

@@ -1,9 +1,11 @@
 #include <cmath>
 
 #include "bindings/bindings.h"
+#include "bindings/leases.h"
 #include "heap/tiers.h"
 #include "objects/weights.h"
 #include "process/learners.h"
+#include "replay/lease_ends.h"
 #include "replay/priorities.h"
 
 namespace di::py {
@@ -86,10 +88,11 @@ void add_limiter(const TableHeader& header, u64 size, nb::dict* to) {
       header.group_size == 0 ? header.waiting : header.gathered;  // they count as inserts before they can be drawn
   LimiterState inserting = limiter;
   inserting.inserts += static_cast<i64>(counted);
+  size += header.leased - header.leased_used_up;  // items_counted()
   const std::string no_insert = why_no_insert(inserting, static_cast<i64>(size + counted));
   all["insert_blocked"] = no_insert.empty() ? no_insert : no_insert + waiting_text(header);
   const std::string why_not = why_no_sample(limiter_in_force(header), static_cast<i64>(size));
-  all["sample_blocked"] = why_not.empty() ? why_not : why_not + waiting_text(header);
+  all["sample_blocked"] = why_not.empty() ? why_not : why_not + leased_text(header) + waiting_text(header);
 }
 
 nb::dict stats(const TablePointer& table) {
@@ -100,6 +103,7 @@ nb::dict stats(const TablePointer& table) {
   all["live"] = table->live();
   all["size"] = size;
   all["held"] = header.held;
+  all["leased"] = header.leased;
   all["waiting"] = header.waiting;
   all["gathered"] = header.gathered;
   all["groups_dropped"] = header.groups_dropped;
@@ -239,9 +243,9 @@ nb::object places(const TablePointer& table, nb::handle keys, Deadline deadline)
                    new_array(flags, NPY_UINT32));
 }
 
-nb::object keys(const TablePointer& table, u64 start, u64 n, Deadline deadline, bool spread) {
+nb::object keys(const TablePointer& table, u64 start, u64 n, Deadline deadline, bool spread, bool leased) {
   Reads& reads = enter(table).reads;
-  return new_array(spread ? reads.keys_spread(start, n, deadline) : reads.keys(start, n, deadline), NPY_UINT64);
+  return new_array(spread ? reads.keys_spread(start, n, deadline) : reads.keys(start, n, deadline, leased), NPY_UINT64);
 }
 
 // For each group that can't be drawn yet: its value, the number of its answers, and whether it began late; then the
@@ -261,7 +265,8 @@ void bind_items(nb::class_<Table>& type) {
            nb::sig("def gone_keys(self, start: int, timeout: float, /) -> "
                    "tuple[numpy.typing.NDArray[numpy.uint64], int] | None"))
       .def("keys", &keys, nb::arg("start"), nb::arg("n"), nb::arg("timeout"), nb::arg("spread") = false,
-           nb::sig("def keys(self, start: int, n: int, timeout: float, spread: bool = False) -> "
+           nb::arg("leased") = false,
+           nb::sig("def keys(self, start: int, n: int, timeout: float, spread: bool = False, leased: bool = False) -> "
                    "numpy.typing.NDArray[numpy.uint64]"))
       .def("places", &places,
            nb::sig("def places(self, keys: numpy.typing.NDArray[typing.Any], timeout: float, /) -> "
@@ -462,6 +467,7 @@ void bind_table(nb::module_& module) {
                   nb::sig("def create(arena: Arena, shape: dict[str, typing.Any], timeout: float, /) -> Table"));
   bind_facts(type);
   bind_items(type);
+  bind_leases(type);
   bind_positions(type);
   bind_settings(type);
   bind_waits(type);

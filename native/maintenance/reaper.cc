@@ -1,6 +1,7 @@
 #include "maintenance/reaper.h"
 
 #include "process/clients.h"
+#include "replay/lease_ends.h"
 
 namespace di {
 namespace {
@@ -55,6 +56,18 @@ void settle_ledger(const std::shared_ptr<Arena>& arena, u32 slot, Deadline deadl
 
 }  // namespace
 
+void end_due_leases(const std::shared_ptr<Arena>& arena, Deadline deadline) {
+  for (u32 i = 0; i < arena->table_count(); ++i) {
+    if (!arena->table(i).is(TableState::kLive) || !has_leases(arena->table(i))) continue;
+    Table table(arena, i);
+    try {
+      end_due_leases(table.core, deadline);
+    } catch (const Error& error) {
+      if (error.code() != Code::kTableNotFound) throw;  // dropped meanwhile, and its leases with it
+    }
+  }
+}
+
 u32 reap(const std::shared_ptr<Arena>& arena, Deadline deadline) {
   bool any = false;
   for (u32 slot = 0; slot < kMaxClients && !any; ++slot) any = is_dead(*arena, slot);
@@ -80,6 +93,7 @@ u32 reap(const std::shared_ptr<Arena>& arena, Deadline deadline) {
     // this process lives.
     if (arena->tiered()) arena->tier_header().ended.store(0);
     TableDirectory(arena).finish_broken(deadline);
+    end_due_leases(arena, deadline);
     arena->heap().chunks.sweep(deadline);
   }
   return reaped;

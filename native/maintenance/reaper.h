@@ -15,7 +15,11 @@ namespace di {
 // Returns how many dead processes were reaped. If none has died, it costs one record-lock query per attached process.
 u32 reap(const std::shared_ptr<Arena>& arena, Deadline deadline);
 
-// The same, at most every 20 ms in this process; gives up after 50 ms if a lock is not available.
+// Gives back the leases that are over, and those of processes that have left. A process's leases name its client slot
+// with the slot's generation, so no step of the reaper needs to know of them.
+void end_due_leases(const std::shared_ptr<Arena>& arena, Deadline deadline);
+
+// reap(), at most every 20 ms in this process; gives up after 50 ms if a lock is not available.
 void reap_when_due(Arena& arena);
 
 }  // namespace di

@@ -4,6 +4,7 @@
 
 #include "process/learners.h"
 #include "replay/answers.h"
+#include "replay/lease_ends.h"
 #include "replay/sample_age.h"
 
 namespace di {
@@ -29,23 +30,34 @@ void describe(const Item& item, u32 slot, Drawn* to) {
 
 // ------------------------------------------------------------------------------------------------------------- drawing
 
-void Draws::draw_one(DrawSet* set, u32 slot, double probability) {
-  const u32 number = set->spare.back();
+namespace {
+
+// Writes the ledger entry of a draw, which keeps its chunks. A lease counts for the draw itself.
+void hold_drawn(TableCore& core, DrawSet* set, Drawn* drawn) {
+  drawn->entry = set->spare.back();
   set->spare.pop_back();
+  drawn->chunks = core.chunks.covered(drawn->chunk, drawn->row, drawn->rows);
+  core.chunks.use(drawn->chunk, drawn->chunks, kUseOfReader);
+  LedgerEntry& ledger = core.arena->ledger().entry(drawn->entry);
+  ledger.ref.store(drawn->key, std::memory_order_relaxed);
+  const LedgerKind kind = set->lease.on ? LedgerKind::kRead : LedgerKind::kDraw;
+  core.undo.set(ledger.what, ledger_what(kind, core.index, drawn->chunk, drawn->chunks));
+}
+
+}  // namespace
+
+void Draws::draw_one(DrawSet* set, u32 slot, double probability) {
   Item& item = core_.items[slot];
   Drawn drawn{};
   describe(item, slot, &drawn);
-  drawn.chunks = core_.chunks.covered(drawn.chunk, drawn.row, drawn.rows);
   drawn.probability = probability;
   if (set->chooses) drawn.pick = static_cast<u32>(core_.random.next() >> 32);
-  drawn.entry = number;
-  core_.chunks.use(drawn.chunk, drawn.chunks, kUseOfReader);
-  LedgerEntry& ledger = arena_.ledger().entry(number);
-  ledger.ref.store(drawn.key, std::memory_order_relaxed);
-  core_.undo.set(ledger.what, ledger_what(LedgerKind::kDraw, core_.index, drawn.chunk, drawn.chunks));
+  if (!set->in_one_hold) hold_drawn(core_, set, &drawn);
   core_.uses.count(item);
   drawn.uses = item.uses();
-  if (core_.uses.limited()) {
+  if (set->lease.on) {
+    take_leases(core_, set, {&slot, 1}, set->in_one_hold);
+  } else if (core_.uses.limited()) {
     core_.uses.add_undelivered(item);
     if (core_.uses.used_up(item)) {
       core_.end_live(slot);
@@ -55,12 +67,35 @@ void Draws::draw_one(DrawSet* set, u32 slot, double probability) {
   }
   DI_FAULT("table.draw_item");
   set->items.push_back(drawn);
-  if (core_.groups.size() > 1) hold_answers(core_, set, slot);
+  const u32 rows = core_.groups.size();
+  if (rows == 1) return;
+  if (!set->in_one_hold) return hold_answers(core_, set, slot);
+  set->items.resize(set->items.size() + rows - 1);
+  describe_answers(core_, slot, &set->items[set->items.size() - rows]);
 }
 
-// Whether all draws can be made at once: none of them changes the sampler, uses an item up or drops a stale one.
+// Whether all draws can be made at once: none of them changes the sampler, uses an item up or drops a stale one, and no
+// item comes before the sampler's picks.
 bool Draws::independent() const {
-  return core_.selection.sampler().independent() && !core_.uses.limited() && header_.max_staleness < 0;
+  return core_.selection.sampler().independent() && !core_.uses.limited() && header_.max_staleness < 0 &&
+         header_.given_back == 0;
+}
+
+// The slot of the next draw; kNone: nothing can be drawn now.
+u32 Draws::next_slot(DrawSet* set, DistinctPicks* distinct, const Strata& strata) {
+  if (header_.given_back == 0) [[likely]]
+    return distinct->pick(strata);
+  u32 picked = kNone;
+  for (const bool begun : {false, true}) {
+    if (begun) picked = distinct->pick(strata);  // may begin an epoch, for which items were given back
+    for (u32 slot = core_.leases.next_given_back(); slot != kNone; slot = core_.leases.next_given_back()) {
+      core_.leases.clear_mark(slot);
+      if (!(core_.selection.sampler().probability(slot) > 0)) continue;  // its priority is 0 by now
+      set->first.push_back(core_.items[slot].key(slot));
+      return slot;
+    }
+  }
+  return picked;
 }
 
 u32 Draws::draw_many(DrawSet* set, u32 count, Strata* strata, DistinctPicks* distinct) {
@@ -86,9 +121,9 @@ u32 Draws::draw_many(DrawSet* set, u32 count, Strata* strata, DistinctPicks* dis
 u32 Draws::draw_singly(DrawSet* set, u32 want, Strata* strata, DistinctPicks* distinct) {
   Selector& sampler = core_.selection.sampler();
   u32 drawn = 0;
-  for (; drawn < want && may_sample(limiter_in_force(header_), static_cast<i64>(header_.size));
+  for (; drawn < want && may_sample(limiter_in_force(header_), static_cast<i64>(items_counted(core_.header)));
        distinct->after_picks()) {
-    const u32 slot = distinct->pick(*strata);
+    const u32 slot = next_slot(set, distinct, *strata);
     if (slot == kNone) break;
     const Item& item = core_.items[slot];
     if (core_.is_stale(item)) {
@@ -114,8 +149,8 @@ u32 Draws::draw_singly(DrawSet* set, u32 want, Strata* strata, DistinctPicks* di
 u32 Draws::draw_step(DrawSet* set, u32 want, Strata* strata) {
   DistinctPicks distinct(core_, set);
   u32 drawn = 0;
-  if (independent()) {
-    const u64 allowed = samples_allowed(limiter_in_force(header_), static_cast<i64>(header_.size), want);
+  if (independent() && !set->lease.on) {
+    const u64 allowed = samples_allowed(limiter_in_force(header_), static_cast<i64>(items_counted(core_.header)), want);
     drawn = allowed == 0 ? 0 : draw_many(set, static_cast<u32>(allowed), strata, &distinct);
     if (drawn != 0) core_.undo.set(header_.limiter.samples, static_cast<u64>(header_.limiter.samples + drawn));
   } else {
@@ -129,7 +164,7 @@ u32 Draws::draw_step(DrawSet* set, u32 want, Strata* strata) {
 // After draws were made, inserts may pass, and perhaps another learner's draws. This announces both, and wakes a
 // learner; wake_inserts() wakes waiting inserts later.
 void Draws::pass_on(DrawSet* set) {
-  const i64 size = static_cast<i64>(header_.size);
+  const i64 size = static_cast<i64>(items_counted(core_.header));
   core_.room_came().signal(0);
   if (may_insert(header_.limiter, size)) set->made_room = true;
   if (may_sample(limiter_in_force(header_), size)) core_.items_came().signal(1);
@@ -143,26 +178,53 @@ void Draws::wake_inserts(DrawSet* set) {
   if (header_.room_waiters.load(std::memory_order_seq_cst) != 0) os::futex_wake(header_.room_seq, kMaxClients);
 }
 
-std::string Draws::why_no_more(const DrawSet& set) {
-  std::string why = why_no_sample(limiter_in_force(header_), static_cast<i64>(header_.size));
-  if (why.empty() && set.distinct && !set.items.empty() && header_.size != 0)
+namespace {
+
+std::string why_no_more(TableCore& core, const DrawSet& set) {
+  const TableHeader& header = core.header;
+  std::string why = why_no_sample(limiter_in_force(header), static_cast<i64>(items_counted(core.header)));
+  if (why.empty() && set.distinct && !set.items.empty() && header.size != 0)
     why = "the batch holds every item that can be drawn, and replace=False wants each once";
-  if (why.empty()) why = header_.size == 0 ? "the table is empty" : core_.selection.sampler().why_none();
-  why += why_waiting(core_);
-  if (header_.stale_dropped != 0)
-    why += "; " + std::to_string(header_.stale_dropped) +
-           " items were dropped as older than max_staleness=" + std::to_string(header_.max_staleness);
+  if (why.empty() && header.size == 0) why = header.leased == 0 ? "the table is empty" : "no item is left to draw";
+  if (why.empty()) why = core.selection.sampler().why_none();
+  why += leased_text(header) + why_waiting(core);
+  if (header.stale_dropped != 0)
+    why += "; " + std::to_string(header.stale_dropped) +
+           " items were dropped as older than max_staleness=" + std::to_string(header.max_staleness);
   return why;
 }
 
 // Takes room and ledger entries for `step` draws, and entries for more of `want` that may follow; one for each answer.
-void Draws::prepare(DrawSet* set, u32 step, u32 want, Deadline deadline) {
-  const u32 rows = core_.groups.size();
+void prepare(const TableCore& core, DrawSet* set, u32 step, u32 want, Deadline deadline) {
+  const u32 rows = core.groups.size();
   if (set->spare.size() < step * rows)
-    arena_.ledger().take(std::min(want, std::max(kAtOnce / rows, 1u)) * rows - static_cast<u32>(set->spare.size()),
-                         &set->spare, deadline);
+    core.arena->ledger().take(std::min(want, std::max(kAtOnce / rows, 1u)) * rows - static_cast<u32>(set->spare.size()),
+                              &set->spare, deadline);
   if (set->items.capacity() - set->items.size() < step * rows) set->items.reserve(2 * set->items.size() + step * rows);
 }
+
+// Calls `what` with the client slot and ledger entry of every undelivered draw of the table.
+template <class What>
+void each_undelivered(const TableCore& core, What&& what) {
+  for (u32 client = 0; client < kMaxClients; ++client)
+    for_ledger_blocks(core.arena->heap(), client, [&core, client, &what](LedgerBlock& block, u32) {
+      for (LedgerEntry& entry : block.entries) {
+        const u64 word = entry.what.load();
+        if (ledger_kind(word) == LedgerKind::kDraw && ledger_table(word) == core.index) what(client, entry);
+      }
+    });
+}
+
+struct Undrawn {  // after an exception the guard rolls the hold back; this makes its ledger entries spare again
+  DrawSet* set;
+  std::size_t before;
+  bool over = false;
+  ~Undrawn() {
+    for (; !over && set->items.size() > before; set->items.pop_back()) set->spare.push_back(set->items.back().entry);
+  }
+};
+
+}  // namespace
 
 u32 Draws::draw(DrawSet* set, u32 want, Strata strata, Deadline deadline, std::string* why) {
   u32 total = 0;
@@ -179,50 +241,55 @@ u32 Draws::draw(DrawSet* set, u32 want, Strata strata, Deadline deadline, std::s
   if (set->distinct) set->keys.reserve(set->items.size() / rows + want);
   while (total < want) {
     const u32 step = std::min(want - total, std::max(kBatchStep / rows, 1u));
-    prepare(set, step, want - total, deadline);
-    u32 got = 0;
+    prepare(core_, set, step, want - total, deadline);
     bool again = false;
-    {
-      TableGuard guard(core_, deadline);
-      require_not_taken_over(core_);
-      struct Undrawn {  // after an exception the guard rolls the hold back; this makes its ledger entries spare again
-        DrawSet* set;
-        std::size_t before;
-        bool over = false;
-        ~Undrawn() {
-          for (; !over && set->items.size() > before; set->items.pop_back())
-            set->spare.push_back(set->items.back().entry);
-        }
-      } undrawn{set, set->items.size()};
-      const bool limited = core_.uses.limited();
-      const i64 each = static_cast<i64>(header_.item_bytes);
-      if (limited && !arena_.heap().claims.hold(core_.index, step * each, deadline)) {
-        *why = "the store has no free memory to hold drawn items in; raise memory=, or sample fewer at once";
-        break;
-      }
-      core_.change();
-      if (set->items.empty()) set->rng_before = header_.rng_counter;
-      const u64 held_before = header_.held;
-      const u64 stale_before = header_.stale_dropped;
-      got = draw_step(set, step, &strata);
-      if (got != 0) note_learner(arena_, core_.index);
-      note_ages(*set, undrawn.before, &header_);
-      const u64 held = header_.held - held_before;
-      again = header_.stale_dropped != stale_before;
-      set->rng_after = header_.rng_counter;
-      note_table(set);
-      if (limited) set->table_size += held;
-      if (got < step) *why = why_no_more(*set);
-      undrawn.over = true;
-      core_.commit();
-      if (got != 0) pass_on(set);
-      core_.charge_held_soon();
-    }
+    const u32 got = draw_in_a_hold(set, step, &strata, deadline, why, &again);
     total += got;
     if (got < step && !again) break;
   }
   core_.do_deferred(Deadline::only_try());
   return total;
+}
+
+// Makes up to `step` draws and returns their number. *again: if there are fewer, a further hold may make some.
+u32 Draws::draw_in_a_hold(DrawSet* set, u32 step, Strata* strata, Deadline deadline, std::string* why, bool* again) {
+  {
+    TableGuard guard(core_, deadline);
+    require_not_taken_over(core_);
+    if (header_.leased != 0) end_due_leases(core_);
+    const bool places = !set->lease.on || core_.leases.free_places() >= step;
+    const bool limited = core_.uses.limited();
+    const i64 each = static_cast<i64>(header_.item_bytes);
+    if (places && limited && !arena_.heap().claims.hold(core_.index, step * each, deadline)) {
+      *why = "the store has no free memory to hold drawn items in; raise memory=, or sample fewer at once";
+      return 0;
+    }
+    if (places) return draw_held(set, step, strata, why, again);
+  }
+  *again = true;
+  ensure_lease_places(core_, step, deadline);
+  return 0;
+}
+
+u32 Draws::draw_held(DrawSet* set, u32 step, Strata* strata, std::string* why, bool* again) {
+  Undrawn undrawn{set, set->items.size()};
+  core_.change();
+  if (set->items.empty()) set->rng_before = header_.rng_counter;
+  const u64 outside_before = items_outside(core_.header);
+  const u64 stale_before = header_.stale_dropped;
+  const u32 got = draw_step(set, step, strata);
+  if (got != 0) note_learner(arena_, core_.index);
+  note_ages(*set, undrawn.before, &header_);
+  *again = header_.stale_dropped != stale_before;
+  set->rng_after = header_.rng_counter;
+  note_table(set);
+  set->table_size += set->lease.on ? got : items_outside(core_.header) - outside_before;  // as before the draws
+  if (got < step) *why = why_no_more(core_, *set);
+  undrawn.over = true;
+  core_.commit();
+  if (got != 0) pass_on(set);
+  core_.charge_held_soon();
+  return got;
 }
 
 bool Draws::may_draw(u32 n, bool distinct) {
@@ -231,90 +298,7 @@ bool Draws::may_draw(u32 n, bool distinct) {
   const u64 most = header_.max_times_sampled;
   const u64 each = distinct || most == 1 ? 1 : most == 0 ? u64{n} : most;
   return header_.size >= (n + each - 1) / each &&
-         samples_allowed(limiter_in_force(header_), static_cast<i64>(header_.size), n) == n;
-}
-
-// ------------------------------------------------------------------------------------------------------- small batches
-
-static_assert(kAtOnceItems + kBatchStep <= kUndoEntries);
-
-// Returns how many items it picked. These are fewer than n if nothing can be drawn, or if so many picks are of items
-// that the call already has that draw() is the better way.
-u32 Draws::pick_for_take(DrawSet* set, u32 n, u32* slots, double* probabilities) {
-  Strata strata{0, header_.stratified != 0 ? static_cast<double>(n) : 0};
-  u32 picked = 0, rejected = 0;
-  while (picked < n && rejected <= kBatchStep + n) {
-    const u32 count = std::min(n - picked, kBatchStep);
-    if (!core_.selection.sampler().pick_many(count, &strata, slots + picked, probabilities + picked)) break;
-    if (!set->distinct) {
-      picked += count;
-      continue;
-    }
-    const u32 end = picked + count;
-    for (u32 i = picked; i < end; ++i) {
-      if (!set->keys.insert(core_.items[slots[i]].key(slots[i]))) continue;
-      slots[picked] = slots[i];
-      probabilities[picked++] = probabilities[i];
-    }
-    rejected += end - picked;
-  }
-  return picked;
-}
-
-// Draws, copies and delivers a small batch in one hold of the lock. This takes less time than to note the draws, copy
-// outside the lock and deliver in another hold. It needs no ledger entry and no use of a chunk: no item leaves a table
-// whose lock is held, and an item holds its chunks. Until the copy is done only the counter of the random numbers
-// changes. Later changes go through the undo record, so a killed process has drawn all of the batch, or nothing.
-bool Draws::draw_at_once(DrawSet* set, u32 n, const std::function<bool()>& copy, Deadline deadline) {
-  const u32 rows = core_.groups.size();
-  if (n > kAtOnceItems / rows) return false;
-  if (set->distinct) set->keys.reserve(n);
-  {
-    TableGuard guard(core_, deadline);
-    require_not_taken_over(core_);
-    const i64 size = static_cast<i64>(header_.size);
-    if (!independent() || samples_allowed(limiter_in_force(header_), size, n) < n) return false;
-    if (set->distinct && n > header_.size) return false;
-    const u64 counter = header_.rng_counter;
-    u32 slots[kAtOnceItems];
-    Item* items[kAtOnceItems];
-    double probabilities[kAtOnceItems];
-    const u32 picked = pick_for_take(set, n, slots, probabilities);
-    set->items.resize(picked * rows);
-    for (u32 i = 0; i < picked; ++i) {
-      Drawn* to = &set->items[i * rows];
-      items[i] = &core_.items[slots[i]];
-      describe(*items[i], slots[i], to);
-      to->probability = probabilities[i];
-      if (set->chooses) to->pick = static_cast<u32>(core_.random.next() >> 32);
-      if (rows > 1) describe_answers(core_, slots[i], to);
-    }
-    note_table(set);
-    DI_FAULT("table.take_drawn");
-    if (picked < n || !copy()) {
-      set->items.clear();
-      header_.rng_counter = counter;
-      return false;
-    }
-    DI_FAULT("table.take_copied");
-    core_.change();
-    note_learner(arena_, core_.index);
-    note_ages(*set, 0, &header_);
-    for (u32 i = 0; i < picked; ++i) {
-      Drawn& drawn = set->items[i * rows];
-      core_.uses.count(*items[i]);
-      drawn.uses = items[i]->uses();
-      if (i % UsedChunks::kReadsOf == 0) core_.chunks.note_read(drawn.chunk, drawn.row, drawn.rows);
-      DI_FAULT("table.draw_item");
-    }
-    core_.undo.set(header_.limiter.samples, static_cast<u64>(header_.limiter.samples + n));
-    core_.undo.set(header_.total_samples, header_.total_samples + n);
-    core_.commit();
-    pass_on(set);
-  }
-  wake_inserts(set);
-  core_.do_deferred(Deadline::only_try());
-  return true;
+         samples_allowed(limiter_in_force(header_), static_cast<i64>(items_counted(core_.header)), n) == n;
 }
 
 // ------------------------------------------------------------------------------------------- delivering, giving back
@@ -350,7 +334,9 @@ bool Draws::end_draw(u64 key, bool give_back) {
   Item* const item = core_.items.find(key);
   if (item == nullptr) return false;
   if (give_back) {
+    const bool leased_used_up = item->is(ItemState::kLeased) && limited && core_.uses.used_up(*item);
     core_.uses.uncount(*item);
+    if (leased_used_up) --header_.leased_used_up;
     core_.selection.sampler().given_back(key_slot(key));
   }
   if (!limited) return false;
@@ -368,23 +354,28 @@ bool Draws::end_draw(u64 key, bool give_back) {
   return true;
 }
 
+namespace {
+
 // For draws that are settled, or of a dropped table: gives back their ledger entries, cleared. Takes no shared lock.
-void Draws::forget(DrawSet* set) {
+void forget(Arena& arena, DrawSet* set) {
   for (const Drawn& drawn : set->items)
-    if (drawn.entry != kNone) arena_.ledger().entry(drawn.entry).what.store(0, std::memory_order_release);
-  arena_.ledger().give_of(set->items);
-  arena_.ledger().give(set->spare);
+    if (drawn.entry != kNone) arena.ledger().entry(drawn.entry).what.store(0, std::memory_order_release);
+  arena.ledger().give_of(set->items);
+  arena.ledger().give(set->spare);
   set->items.clear();
   set->spare.clear();
 }
 
+}  // namespace
+
 void Draws::end(DrawSet* set, bool give_back, Deadline deadline) {
-  if (!core_.live()) return forget(set);
+  if (!core_.live()) return forget(arena_, set);
   wake_inserts(set);
   for (std::size_t first = 0; first < set->items.size(); first += kBatchStep) {
     TableGuard guard(core_, deadline);
-    core_.change();
     const std::size_t end = std::min(set->items.size(), first + kBatchStep);
+    if (set->lease.on) settle_leases(core_, *set, first, end, give_back);
+    core_.change();
     u64 draws = 0, counted = 0;
     bool unheld = false;
     for (std::size_t i = first; i < end; ++i) {
@@ -397,6 +388,7 @@ void Draws::end(DrawSet* set, bool give_back, Deadline deadline) {
         ++draws;
         if (!(what & kLedgerDropped)) ++counted;
         if (end_draw(drawn.key, give_back)) unheld = true;
+        if (give_back && set->was_first(drawn.key)) core_.leases.mark_again(key_slot(drawn.key));
       }
       core_.undo.set(entry.what, 0);
       DI_FAULT("table.settle_item");
@@ -406,7 +398,7 @@ void Draws::end(DrawSet* set, bool give_back, Deadline deadline) {
       core_.undo.set(header_.total_samples, header_.total_samples - draws);
       if (first == 0 && header_.rng_counter == set->rng_after) core_.undo.set(header_.rng_counter, set->rng_before);
     }
-    if (give_back) core_.selection.sampler().end_give_back();
+    if (give_back && !set->lease.on) core_.selection.sampler().end_give_back();
     core_.commit();
     for (std::size_t i = first; i < end; ++i) set->items[i].chunks = 0;  // a repeated call must not end a use twice
     core_.charge_held_soon();
@@ -415,7 +407,7 @@ void Draws::end(DrawSet* set, bool give_back, Deadline deadline) {
       core_.items_came().signal(kMaxClients);
     if (!give_back || unheld) core_.room_came().signal(unheld ? kMaxClients : 0);
   }
-  forget(set);
+  forget(arena_, set);
   core_.do_deferred(Deadline::only_try());
 }
 
@@ -445,23 +437,11 @@ void Draws::settle_entry(LedgerEntry& entry, Deadline deadline) {
   core_.do_deferred(deadline);
 }
 
-// Calls `what` with the client slot and ledger entry of every undelivered draw of the table.
-template <class What>
-void Draws::each_undelivered(What&& what) {
-  for (u32 client = 0; client < kMaxClients; ++client)
-    for_ledger_blocks(arena_.heap(), client, [this, client, &what](LedgerBlock& block, u32) {
-      for (LedgerEntry& entry : block.entries) {
-        const u64 word = entry.what.load();
-        if (ledger_kind(word) == LedgerKind::kDraw && ledger_table(word) == core_.index) what(client, entry);
-      }
-    });
-}
-
 // Sets the `dropped` bit in the ledger entries of undelivered draws: giving such a draw back does not lower `samples`.
 // It uses the undo record while the record has room. After a kill, draws marked without the record stay marked, and
 // `samples` is too high by their number.
 void Draws::uncount_undelivered() {
-  each_undelivered([this](u32, LedgerEntry& entry) {
+  each_undelivered(core_, [this](u32, LedgerEntry& entry) {
     if (core_.undo.left() > kSpareUndo)
       core_.undo.set(entry.what, entry.what.load() | kLedgerDropped);
     else
@@ -473,7 +453,7 @@ void Draws::uncount_undelivered() {
 // full, it is committed on the way. A kill after such a commit leaves the table empty, with `samples` too high by the
 // number of draws that were turned into reads.
 void Draws::forget_undelivered() {
-  each_undelivered([this](u32, LedgerEntry& entry) {
+  each_undelivered(core_, [this](u32, LedgerEntry& entry) {
     if (core_.undo.left() <= kSpareUndo) core_.commit();
     const u64 what = entry.what.load();
     core_.undo.set(entry.what,
@@ -484,9 +464,12 @@ void Draws::forget_undelivered() {
 u64 Draws::undelivered(u32* client, Deadline deadline) {
   TableGuard guard(core_, deadline);
   u64 count = 0;
-  each_undelivered([&](u32 who, const LedgerEntry&) {
+  const auto note = [&](u32 who) {
     if (count++ == 0 || *client == arena_.slot()) *client = who;
-  });
+  };
+  each_undelivered(core_, [&](u32 who, const LedgerEntry&) { note(who); });
+  for (u64 place = 0; place < core_.leases.places(); ++place)
+    if (is_held(core_.leases.at(place))) note(lock_owner(core_.leases.at(place).holder & ~kLeaseUncounted));
   return count;
 }
 

@@ -1,5 +1,8 @@
 // Draws of a table's items: made, delivered, given back.
 //
+// A draw with a lease holds its item by the lease (leases.h); its ledger entries only keep the chunks while they are
+// copied. Any other draw is as follows.
+//
 // A draw counts a use of the item, one sample, and uses of the item's chunks, and has a ledger entry for them.
 // deliver() or give_back() ends it. All of this changes under the table's lock; the words of one hold change together
 // through the undo record. If a process dies, the reaper gives its undelivered draws back, as give_back() does after a
@@ -47,21 +50,20 @@ class Draws {
   void forget_undelivered();
 
  private:
+  u32 draw_in_a_hold(DrawSet* set, u32 step, Strata* strata, Deadline deadline, std::string* why, bool* again);
+  u32 draw_held(DrawSet* set, u32 step, Strata* strata, std::string* why, bool* again) DI_REQUIRES(core_.lock);
   u32 draw_step(DrawSet* set, u32 want, Strata* strata);
   u32 draw_many(DrawSet* set, u32 count, Strata* strata, DistinctPicks* distinct);
   u32 draw_singly(DrawSet* set, u32 want, Strata* strata, DistinctPicks* distinct);
-  u32 pick_for_take(DrawSet* set, u32 n, u32* slots, double* probabilities);
   void draw_one(DrawSet* set, u32 slot, double probability);
-  void prepare(DrawSet* set, u32 step, u32 want, Deadline deadline);
+  bool take_held(DrawSet* set, u32 n, const std::function<bool()>& copy);
+  bool lease_held(DrawSet* set, u32 n, const std::function<bool()>& copy, Deadline deadline) DI_REQUIRES(core_.lock);
   bool independent() const;
-  std::string why_no_more(const DrawSet& set);
+  u32 next_slot(DrawSet* set, DistinctPicks* distinct, const Strata& strata);
   void pass_on(DrawSet* set);
   void wake_inserts(DrawSet* set);
   void end(DrawSet* set, bool give_back, Deadline deadline);
   bool end_draw(u64 key, bool give_back);
-  void forget(DrawSet* set);
-  template <class What>
-  void each_undelivered(What&& what);
 
   TableCore& core_;
   Arena& arena_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "replay/answers.h"
+#include "replay/lease_ends.h"
 
 namespace di {
 namespace {
@@ -144,7 +145,7 @@ void LateUpdate::write(u64 item, std::span<const LateValue> values, LateRange ra
 }
 
 u64 LateUpdate::update_some(std::span<const u64> keys, u64 first, std::span<const LateValue> values, LateRange range,
-                            Deadline deadline) {
+                            std::optional<u64> lease, Deadline deadline) {
   for (;;) {
     std::vector<std::unique_ptr<TableGuard>> guards;
     for (auto at = tables_.begin(); at != tables_.end();) {
@@ -166,19 +167,22 @@ u64 LateUpdate::update_some(std::span<const u64> keys, u64 first, std::span<cons
       write(first + i, values, range);
       ++there;
     }
+    if (lease) end_leases_now(table_->core, keys, *lease, LeaseEnd::kAcknowledged);
     for (const auto& [index, table] : tables_) table->core.items_came().signal(kMaxClients);
     return there;
   }
 }
 
-u64 LateUpdate::run(std::span<const u64> keys, std::span<const LateValue> values, LateRange range, Deadline deadline) {
+u64 LateUpdate::run(std::span<const u64> keys, std::span<const LateValue> values, LateRange range,
+                    std::optional<u64> lease, Deadline deadline) {
   u64 bytes = 1, there = 0;
   for (const LateValue& value : values) bytes += value.row_bytes * range.given();
   const std::size_t some = std::clamp<u64>(kHoldBytes / bytes, 1, kBatchStep);
   for (std::size_t at = 0; at < keys.size(); at += some) {
     const std::size_t count = std::min(some, keys.size() - at);
-    there += update_some(keys.subspan(at, count), at, values, range, deadline);
+    there += update_some(keys.subspan(at, count), at, values, range, lease, deadline);
   }
+  if (lease) table_->core.do_deferred(Deadline::only_try());
   return there;
 }
 

@@ -10,6 +10,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -41,7 +42,9 @@ class LateUpdate {
 
   // Returns how many of the items existed. Throws kInvalid for a row that an item lacks, and for a column that is not
   // late; the values of earlier items are set by then.
-  u64 run(std::span<const u64> keys, std::span<const LateValue> values, LateRange range, Deadline deadline);
+  // `lease`: acknowledges the items' leases under this number (end_leases()) in the holds that write their values.
+  u64 run(std::span<const u64> keys, std::span<const LateValue> values, LateRange range, std::optional<u64> lease,
+          Deadline deadline);
 
  private:
   struct LatePlaces {  // where the columns lie in chunks of one layout
@@ -49,7 +52,7 @@ class LateUpdate {
     std::vector<ColumnLayout> column;
   };
   u64 update_some(std::span<const u64> keys, u64 first, std::span<const LateValue> values, LateRange range,
-                  Deadline deadline) DI_UNCHECKED;
+                  std::optional<u64> lease, Deadline deadline) DI_UNCHECKED;
   bool learn_tables(std::span<const u64> keys, LateRange range);
   bool learn_tables_of(const Item& item);
   template <class Visit>

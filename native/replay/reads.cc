@@ -211,13 +211,16 @@ std::vector<ItemPlace> Reads::places(std::span<const u64> keys, Deadline deadlin
   return found;
 }
 
-std::vector<u64> Reads::epochs(std::span<const u64> keys, Deadline deadline) {
-  std::vector<u64> found(keys.size(), 0);
-  if (!core_.uses.by_epochs()) return found;
+Reads::DrawnItems Reads::drawn(std::span<const u64> keys, Deadline deadline) {
+  DrawnItems found{std::vector<u64>(keys.size()), std::vector<u32>(keys.size())};
   TableGuard guard(core_, deadline);
-  for (std::size_t i = 0; i < keys.size(); ++i)
-    if (const Item* item = core_.items.find(keys[i]); item != nullptr && item->is(ItemState::kLive))
-      found[i] = core_.uses.drawn_epochs(*item);
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    const Item* const item = core_.items.find(keys[i]);
+    const bool leased = item != nullptr && item->is(ItemState::kLeased);
+    if (!leased && (item == nullptr || !item->is(ItemState::kLive))) continue;
+    found.leased[i] = leased ? 1 : 0;
+    if (core_.uses.by_epochs()) found.epochs[i] = core_.uses.drawn_epochs(*item) - found.leased[i];
+  }
   return found;
 }
 
@@ -248,7 +251,7 @@ u32 Reads::after_last(const std::vector<u64>& seen, u64 last) {
 
 // Lists keys in order of insertion, kBatchStep items in each hold of the lock. Items removed meanwhile may be listed;
 // new ones come at the end. If `set` is given, the items are also read, each in the hold that found it.
-std::vector<u64> Reads::walk(u64 start, u64 count, DrawSet* set, Deadline deadline) {
+std::vector<u64> Reads::walk(u64 start, u64 count, DrawSet* set, Deadline deadline, bool leased) {
   std::vector<u64> all;
   const u64 wanted = count > ~u64{0} - start ? ~u64{0} : start + count;
   u64 seen = 0, last = ~u64{0};  // insertion number and key of the last item seen
@@ -266,7 +269,7 @@ std::vector<u64> Reads::walk(u64 start, u64 count, DrawSet* set, Deadline deadli
       ++i;
       seen = item.number;
       last = item.key(slot);
-      if (!item.is(ItemState::kLive)) continue;
+      if (!item.is(ItemState::kLive) && !(leased && item.is(ItemState::kLeased))) continue;
       all.push_back(last);
       if (set != nullptr && all.size() > start) read(slot, set);
     }

@@ -37,8 +37,10 @@ class Reads {
   // Reads up to `count` live items after the `start` oldest, each in the hold that found it.
   void peek_oldest(u64 start, u64 count, DrawSet* set, Deadline deadline);
 
-  // Keys of up to `count` live items after the `start` oldest.
-  std::vector<u64> keys(u64 start, u64 count, Deadline deadline) { return walk(start, count, nullptr, deadline); }
+  // Keys of up to `count` live items after the `start` oldest; `leased`: and of leased ones.
+  std::vector<u64> keys(u64 start, u64 count, Deadline deadline, bool leased = false) {
+    return walk(start, count, nullptr, deadline, leased);
+  }
   // Keys of the live items at these positions, oldest first, in one hold. False: finding them takes a walk, because
   // items have left out of order or the table was resized. Throws kInvalid for a position without an item.
   bool at(std::span<const i64> positions, std::vector<u64>* keys, Deadline deadline);
@@ -50,8 +52,13 @@ class Reads {
   // Groups that can't be drawn yet, kBatchStep in each hold of the lock. Empty in a table without groups.
   IncompleteGroups incomplete(Deadline deadline);
   std::vector<ItemPlace> places(std::span<const u64> keys, Deadline deadline);
-  // With Once: by key, the epochs that are over for the item (UseCounts::drawn_epochs); 0: it is gone.
-  std::vector<u64> epochs(std::span<const u64> keys, Deadline deadline);
+  // By key: with Once, the epochs that are over for the item (UseCounts::drawn_epochs); 0: it is gone. And its draws that
+  // may still be given back by the end of its lease: 0 or 1. The epochs are without that draw.
+  struct DrawnItems {
+    std::vector<u64> epochs;
+    std::vector<u32> leased;
+  };
+  DrawnItems drawn(std::span<const u64> keys, Deadline deadline);
 
   // With Prioritized: the sums of p^alpha that the next draw uses.
   MassSums masses(Deadline deadline);
@@ -61,7 +68,7 @@ class Reads {
   std::vector<u64> keys_spread(u64 start, u64 count, Deadline deadline);
 
  private:
-  std::vector<u64> walk(u64 start, u64 count, DrawSet* set, Deadline deadline);
+  std::vector<u64> walk(u64 start, u64 count, DrawSet* set, Deadline deadline, bool leased = false);
   u32 after_last(const std::vector<u64>& seen, u64 last);
   void read(u32 slot, DrawSet* set);
   u32 shown(u64 key) const;

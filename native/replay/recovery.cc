@@ -31,6 +31,7 @@ void TableRecovery::recover(Deadline deadline) {
 
 std::vector<u32> TableRecovery::linked_blocks() const {
   std::vector<u32> linked(header_.segment_block, header_.segment_block + kTableSegments);
+  linked.push_back(core_.leases.block());
   for (const u32 block : {header_.config_block.load(), header_.schema_block.load(), header_.links_block,
                           header_.dense_block, header_.sampler_block, header_.remover_block, header_.minimum_block,
                           header_.groups_block, header_.gone_block, header_.ended_block})
@@ -56,6 +57,7 @@ u64 TableRecovery::rebuild(Deadline deadline) {
 
 void TableRecovery::fill() {
   Items& items = core_.items;
+  core_.leases.fill();
   items.order().clear();
   core_.selection.clear();
   if (core_.groups.on()) {
@@ -103,6 +105,10 @@ void TableRecovery::fill_slot(u32 slot) {
   if (items[slot].is(ItemState::kHeld)) {
     ++header_.held;
     return;
+  }
+  if (items[slot].is(ItemState::kLeased)) {
+    if (core_.leases.find(slot) != nullptr) return;
+    items[slot].state = items[slot].state_as(ItemState::kLive);  // damaged: no lease would ever end
   }
   core_.selection.put(slot);
   if (header_.first_live == 0) header_.first_live = slot + 1;
@@ -263,6 +269,7 @@ void TableRecovery::check(Deadline deadline, std::vector<std::string>* findings)
   const Selection& selection = core_.selection;
   const u64 size = header_.size, held = header_.held, free_slots = header_.free_slots;
   const u64 waiting = header_.waiting, gathered = header_.gathered;
+  const u64 leased = header_.leased, used_up = header_.leased_used_up, given_back = header_.given_back;
   const u64 writers = header_.writers, dense = header_.dense_count, left = header_.dense_left;
   const u32 first = header_.first_live, last = header_.last_live;
   const u32 drawn_next = selection.sampler().next(), removed_next = selection.remover().next();
@@ -276,6 +283,9 @@ void TableRecovery::check(Deadline deadline, std::vector<std::string>* findings)
   compare("items", size, header_.size);
   compare("held items", held, header_.held);
   compare("waiting items", waiting, header_.waiting);
+  compare("leased items", leased, header_.leased);
+  compare("leased items at their use limit", used_up, header_.leased_used_up);
+  compare("items given back", given_back, header_.given_back);
   compare("groups with all answers that wait", gathered, header_.gathered);
   compare("free slots", free_slots, header_.free_slots);
   compare("open writers", writers, header_.writers);
@@ -286,7 +296,8 @@ void TableRecovery::check(Deadline deadline, std::vector<std::string>* findings)
   compare("next to be drawn", drawn_next, selection.sampler().next());
   compare("next to be removed", removed_next, selection.remover().next());
   compare("miscounted chunks", wrong, 0);
-  const u64 held_bytes = header_.held * header_.item_bytes;  // more may be charged for a while, but never less
+  const u64 held_bytes =
+      items_outside(core_.header) * header_.item_bytes;  // more may be charged for a while, but never less
   compare("bytes of held items", std::min<u64>(header_.held_bytes, held_bytes), held_bytes);
   core_.charge_held(deadline);
   const double right = selection.sampler().sums().total;

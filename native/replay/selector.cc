@@ -75,6 +75,22 @@ void PrioritizedSelector::erase(u32 slot) {
   if (least_) least_->erase(slot);
 }
 
+// Changes each sum of the tree once for all items below it.
+void PrioritizedSelector::insert_many(std::span<const u32> slots) {
+  double priorities[kBatchStep];
+  for (; !slots.empty(); slots = slots.subspan(std::min<std::size_t>(slots.size(), kBatchStep))) {
+    const u32 some = static_cast<u32>(std::min<std::size_t>(slots.size(), kBatchStep));
+    for (u32 i = 0; i < some; ++i) priorities[i] = items_[slots[i]].priority;
+    update(slots.data(), priorities, some);
+  }
+}
+
+void PrioritizedSelector::erase_many(std::span<const u32> slots) {
+  constexpr double kZeros[kBatchStep] = {};
+  for (; !slots.empty(); slots = slots.subspan(std::min<std::size_t>(slots.size(), kBatchStep)))
+    update(slots.data(), kZeros, static_cast<u32>(std::min<std::size_t>(slots.size(), kBatchStep)));
+}
+
 void PrioritizedSelector::update(const u32* slots, const double* priorities, u32 count) {
   constexpr u32 kStep = 512;
   double weights[kStep];

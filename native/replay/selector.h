@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 
 #include "replay/items.h"
@@ -41,6 +42,13 @@ class Selector {
 
   virtual void insert(u32) {}  // the item in this slot has just become live
   virtual void erase(u32) {}   // it is about to stop being live
+  // The same for different items at once.
+  virtual void insert_many(std::span<const u32> slots) {
+    for (const u32 slot : slots) insert(slot);
+  }
+  virtual void erase_many(std::span<const u32> slots) {
+    for (const u32 slot : slots) erase(slot);
+  }
   // Live items have new priorities. If a slot is repeated, its last priority counts.
   virtual void update(const u32* /*slots*/, const double* /*priorities*/, u32 /*count*/) {}
   virtual void clear() {}
@@ -130,6 +138,8 @@ class PrioritizedSelector : public Selector {
       : sums_(tree), least_(least), header_(header), items_(items), random_(random) {}
   void insert(u32 slot) override;
   void erase(u32 slot) override;
+  void insert_many(std::span<const u32> slots) override;
+  void erase_many(std::span<const u32> slots) override;
   void update(const u32* slots, const double* priorities, u32 count) override;
   void clear() override;
   void put(u32 slot) override;
@@ -175,6 +185,14 @@ class Selection {
   void erase(u32 slot) {
     sampler_->erase(slot);
     if (!shared_) remover_->erase(slot);
+  }
+  void insert_many(std::span<const u32> slots) {
+    sampler_->insert_many(slots);
+    if (!shared_) remover_->insert_many(slots);
+  }
+  void erase_many(std::span<const u32> slots) {
+    sampler_->erase_many(slots);
+    if (!shared_) remover_->erase_many(slots);
   }
   void update(const u32* slots, const double* priorities, u32 count) {
     sampler_->update(slots, priorities, count);

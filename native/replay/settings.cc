@@ -139,8 +139,13 @@ void TableSettings::configure(const LimiterState* limiter, const double* alpha, 
   if (alpha != nullptr && *alpha != header_.alpha) require_alpha(*alpha);
   core_.change();
   if (limiter != nullptr) {
-    if (limiter->queue == 0) draws_.uncount_undelivered();
-    set_limiter(counted_anew(*limiter, static_cast<i64>(header_.size), static_cast<i64>(header_.held)));
+    if (limiter->queue == 0) {
+      draws_.uncount_undelivered();
+      for (u64 place = 0; place < core_.leases.places(); ++place)
+        if (is_held(core_.leases.at(place))) core_.leases.at(place).holder |= kLeaseUncounted;
+    }
+    set_limiter(counted_anew(*limiter, static_cast<i64>(items_counted(core_.header)),
+                             static_cast<i64>(items_outside(core_.header))));
     core_.commit();
   }
   if (beta != nullptr) header_.beta = *beta;

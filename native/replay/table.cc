@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "replay/answers.h"
+#include "replay/lease_ends.h"
 #include "replay/priorities.h"
 #include "replay/recovery.h"
 
@@ -35,7 +36,7 @@ std::string Table::why_no_insert() {
     throw Error(Code::kEndOfData, "table.finish() was called: no more inserts; table.reset() empties it for new ones")
         .told();
   }
-  const i64 size = static_cast<i64>(header_.size);
+  const i64 size = static_cast<i64>(items_counted(core.header));
   if (is_being_imported(header_.limiter)) return kImportText;
   if (core.groups.on()) return why_no_group();
   LimiterState limiter = header_.limiter;  // items that wait for late columns count as inserted here, and only here
@@ -45,9 +46,13 @@ std::string Table::why_no_insert() {
   // Two cases don't wait here. Nothing can be drawn either (a new limiter doesn't count draws that were made under the
   // old one and given back). Or uses are unlimited, so no draw makes room; then the size exceeds the capacity only
   // after a resize() that was killed half-way, and insert() evicts the rest.
-  if (header_.max_times_sampled != 0 && header_.size > header_.capacity && may_sample(limiter_in_force(header_), size))
+  if (header_.max_times_sampled != 0 && items_counted(core.header) > header_.capacity &&
+      may_sample(limiter_in_force(header_), size))
     return "draws were given back and lift the table above capacity=" + std::to_string(header_.capacity) +
            " until they are drawn again";
+  if (header_.max_times_sampled != 0 && header_.size == 0 && header_.leased > header_.leased_used_up &&
+      core.present() >= header_.capacity)
+    return "full, and no item can be evicted" + leased_text(header_);
   return "";
 }
 
@@ -56,7 +61,7 @@ std::string Table::why_no_insert() {
 std::string Table::why_no_group() {
   LimiterState limiter = header_.limiter;
   limiter.inserts += static_cast<i64>(header_.gathered);
-  const std::string why = di::why_no_insert(limiter, static_cast<i64>(header_.size + header_.gathered));
+  const std::string why = di::why_no_insert(limiter, static_cast<i64>(items_counted(core.header) + header_.gathered));
   return why.empty() ? why : why + why_waiting(core);
 }
 
@@ -181,7 +186,8 @@ void Table::insert(std::span<const NewItem> items, std::vector<u64>* keys, const
   if (mark != nullptr) mark->set(core.undo, done);
   header_.last_insert_ns.store(os::now_ns(), std::memory_order_relaxed);
   core.commit();
-  core.items_came().signal(samples_allowed(limiter_in_force(header_), static_cast<i64>(header_.size), kMaxClients));
+  core.items_came().signal(
+      samples_allowed(limiter_in_force(header_), static_cast<i64>(items_counted(core.header)), kMaxClients));
 }
 
 Table::Evicted Table::evict_for_room(Deadline deadline) {

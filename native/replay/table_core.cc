@@ -26,6 +26,7 @@ TableCore::TableCore(std::shared_ptr<Arena> store, u32 number)
       random(header),
       uses(header, undo),
       items(header, name),
+      leases(header, items, uses, undo),
       groups(header, items),
       ended(header, undo),
       chunks(*arena, index),
@@ -83,6 +84,7 @@ void TableCore::forget_hold() noexcept {
 void TableCore::forget_parent() {
   fork_generation_ = arena->fork_generation();
   forget_blocks();
+  new (&leases) Leases(header, items, uses, undo);
   new (&groups) Groups(header, items);
   new (&ended) EndedGroups(header, undo);
   new (&items) Items(header, name);  // without destroying the old ones: they may be half changed
@@ -121,6 +123,7 @@ bool TableCore::is_stale(const Item& item) const {
 // ------------------------------------------------------------------------------------------------------ blocks, items
 
 void TableCore::refresh() {
+  if (!leases.is_open()) leases.open(arena->heap(), index);
   if (links_block_ == header.links_block && items.slots() == header.slots) return;
   if (header.slots == 0 || header.slots > kSlotMask) throw Error(Code::kCorruptData, "a table's slots are damaged");
   const Heap& heap = arena->heap();
@@ -196,10 +199,15 @@ void TableCore::remove(u32 slot, bool undrawn_counts) {
     }
     return free_slot(slot);
   }
-  require_sound(was_live || item.is(ItemState::kHeld));
+  const bool leased = item.is(ItemState::kLeased);
+  require_sound(was_live || leased || item.is(ItemState::kHeld));
   const u32 times = item.uses();
   if (was_live) {
     end_live(slot);
+  } else if (leased) {
+    Lease* const lease = leases.find(slot);
+    require_sound(lease != nullptr);
+    leases.end(*lease);
   } else {
     --header.held;
   }
@@ -224,6 +232,8 @@ void free_members(TableCore& core, u32 leader) {
 
 void TableCore::free_slot(u32 slot) {
   if (groups.on()) free_members(*this, slot);
+  if (header.given_back != 0) [[unlikely]]
+    leases.clear_mark(slot);
   Item& item = items[slot];
   gone.note(item.key(slot));
   undo.set(item.state, Item::free_state(item.generation() + 1));
@@ -238,7 +248,7 @@ void TableCore::free_slot(u32 slot) {
 
 // May exceed the budget, but draw() has charged the bytes before.
 void TableCore::charge_held(Deadline deadline) {
-  const u64 right = header.held * header.item_bytes, now = header.held_bytes.load();
+  const u64 right = items_outside(header) * header.item_bytes, now = header.held_bytes.load();
   if (right != now) arena->heap().claims.hold(index, static_cast<i64>(right - now), deadline, true);
 }
 

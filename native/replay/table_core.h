@@ -16,6 +16,7 @@
 #include "replay/gone_keys.h"
 #include "replay/groups.h"
 #include "replay/items.h"
+#include "replay/leases.h"
 #include "replay/limiter.h"
 #include "replay/open_writers.h"
 #include "replay/random.h"
@@ -39,6 +40,11 @@ struct Event {
   void signal(u64 count);  // call after the change: raises `seq` and wakes at most `count` waiters
 };
 
+// Items for the limiter's size and the capacity: live ones, and leased ones below their use limit.
+inline u64 items_counted(const TableHeader& table) { return table.size + table.leased - table.leased_used_up; }
+// Items outside the capacity, whose bytes are charged: held ones, and leased ones at their use limit.
+inline u64 items_outside(const TableHeader& table) { return table.held + table.leased_used_up; }
+
 class TableCore {
  public:
   TableCore(std::shared_ptr<Arena> arena, u32 index);
@@ -58,12 +64,12 @@ class TableCore {
 
   void make_live(u32 slot);  // after the item's words are set: from now on it can be drawn and removed
   void end_live(u32 slot);   // from now on the item can't be drawn or removed
-  void free_slot(u32 slot);  // its item is no longer live or held; the uses of its chunks end with the commit
+  void free_slot(u32 slot);  // its item is no longer live, held or leased; the uses of its chunks end with the commit
   // A complete inserted item becomes live: it gets the next insertion number, and the limiter counts it. `joined`: with
   // Once, the epoch in which it joins.
   void enter_order(u32 slot, u64 joined);
   void end_wait(u32 slot);  // the same for an item that waited for late columns and now has them all
-  // Removes a live, held or waiting item. undrawn_counts: if the item was never drawn and the limiter is a queue's, the
+  // Removes a live, held, leased or waiting item. undrawn_counts: if the item was never drawn and the limiter is a queue's, the
   // limiter counts one insert less.
   void remove(u32 slot, bool undrawn_counts);
   // The slot to remove next. If no item is live, this is the item that has waited longest for late columns; kNone:
@@ -73,11 +79,11 @@ class TableCore {
     const bool older = groups.on() && live != kNone && waiting != kNone && items[waiting].number < items[live].number;
     return live != kNone && !older ? live : waiting;
   }
-  u64 present() const { return header.size + header.waiting; }  // items that count for the capacity
+  u64 present() const { return items_counted(header) + header.waiting; }  // items that count for the capacity
   bool is_stale(const Item& item) const;
   i64 newest_version() const;
 
-  // Sets the charge of held items to their number times item_bytes. Takes the heap's lock. It is called before a hold
+  // Sets the charge of held items to the number of items outside the capacity, times item_bytes. Takes the heap's lock. It is called before a hold
   // ends, and by every recovery. So a kill in between leaves a wrong charge only until the table's lock has its next
   // owner.
   void charge_held(Deadline deadline) DI_REQUIRES(lock);
@@ -109,6 +115,7 @@ class TableCore {
   TableRandom random;
   UseCounts uses;
   Items items;
+  Leases leases;
   Groups groups;
   EndedGroups ended;
   Selection selection;

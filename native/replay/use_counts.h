@@ -8,6 +8,7 @@ namespace di {
 
 class UseCounts {
  public:
+  static constexpr u64 kUndelivered = u64{1} << 32;  // one undelivered draw in `state`, with a use limit
   UseCounts(const TableHeader& header, Undo& undo) : header_(header), undo_(undo) {}
 
   bool limited() const { return header_.max_times_sampled != 0; }
@@ -35,8 +36,7 @@ class UseCounts {
   u64 drawn_epochs(const Item& item) const;
 
  private:
-  static constexpr u64 kEpochStep = u64{1} << 32;    // one epoch in `state`, without a use limit
-  static constexpr u64 kUndelivered = u64{1} << 32;  // one undelivered draw in `state`, with a use limit
+  static constexpr u64 kEpochStep = u64{1} << 32;  // one epoch in `state`, without a use limit
   u32 joined_shift() const;
 
   const TableHeader& header_;

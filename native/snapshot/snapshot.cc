@@ -51,6 +51,40 @@ std::vector<u32> order_of(const Heap& heap, u32 block, u64 slots, u64 count) {
   return all;
 }
 
+bool has_dense(const TableHeader& header) { return header.dense_block != 0; }
+
+bool has_own_set(const TableHeader& header) {  // of the remover
+  return static_cast<SamplerKind>(header.remover) == SamplerKind::kUniform && header.remover_block != 0;
+}
+
+// Turns leased items of the image into items with an undelivered draw, which restore gives back. The sets of the table's
+// slots lack them, and the image's sets have them: with Once, those still to be drawn come first.
+void copy_leased(const TableCore& core, TableImage* image) {
+  image->draws.clear();
+  for (u64 place = 0; place < core.leases.places(); ++place) {
+    if (!is_held(core.leases.at(place))) continue;
+    const u64 key = core.leases.at(place).key;
+    const u32 slot = key_slot(key);
+    Item& item = image->items.at(slot);
+    image->draws.push_back(key);
+    if ((core.leases.at(place).holder & kLeaseUncounted) != 0) ++image->limiter.samples;  // restore counts it back
+    const bool drawn = core.uses.by_epochs() && core.uses.drawn_epochs(item) > core.header.epoch;
+    const bool used_up = core.uses.limited() && core.uses.used_up(item);
+    item.state = item.state_as(used_up ? ItemState::kHeld : ItemState::kLive);
+    if (core.uses.limited()) item.state += UseCounts::kUndelivered;
+    if (used_up) continue;
+    if (has_dense(core.header)) {
+      image->dense.insert(
+          image->dense.begin() + static_cast<std::ptrdiff_t>(drawn ? image->dense.size() : image->dense_left), slot);
+      if (!drawn) ++image->dense_left;
+    }
+    if (has_own_set(core.header)) {
+      image->removed_from.push_back(slot);
+      ++image->removed_left;
+    }
+  }
+}
+
 }  // namespace
 
 Snapshot::Snapshot(std::shared_ptr<Arena> arena, const std::vector<std::string>* names, Deadline deadline)
@@ -140,11 +174,11 @@ void Snapshot::copy_table(Table& table, TableImage* image) {
   const TableHeader& header = core.header;
   image->items.resize(core.items.slots());
   for (u32 slot = 0; slot < image->items.size(); ++slot) image->items[slot] = core.items[slot];
-  if (header.dense_block != 0) {
+  if (has_dense(header)) {
     image->dense = order_of(heap_, header.dense_block, core.items.slots(), header.dense_count);
     image->dense_left = header.dense_left;
   }
-  if (static_cast<SamplerKind>(header.remover) == SamplerKind::kUniform && header.remover_block != 0) {
+  if (has_own_set(header)) {
     image->removed_from = order_of(heap_, header.remover_block, core.items.slots(), header.remover_count);
     image->removed_left = header.remover_left;
   }
@@ -176,16 +210,18 @@ void Snapshot::copy_table(Table& table, TableImage* image) {
                    header.late_answers,
                    header.steps_left_out.load(std::memory_order_relaxed),
                    header.max_priority};
-  image->draws.clear();
   image->ended = core.ended.values();
+  copy_leased(core, image);
 }
 
 void Snapshot::copy_draws() {
   for_ledgers(heap_, [this](u32, const LedgerEntry& entry) {
     const u64 what = entry.what.load();
     if (ledger_kind(what) != LedgerKind::kDraw) return;
-    if (const u32 image = image_of_[ledger_table(what)]; image != kNone)
-      images_[image].draws.push_back(entry.ref.load());
+    const u32 image = image_of_[ledger_table(what)];
+    if (image == kNone) return;
+    images_[image].draws.push_back(entry.ref.load());
+    if ((what & kLedgerDropped) != 0) ++images_[image].limiter.samples;  // restore counts it back
   });
 }
 

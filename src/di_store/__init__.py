@@ -56,6 +56,7 @@ from di_store.replay.batch import Batch as Batch
 from di_store.replay.batch import Items as Items
 from di_store.replay.exporting import Exported as Exported
 from di_store.replay.incomplete import IncompleteGroup as IncompleteGroup
+from di_store.replay.lease import Lease as Lease
 from di_store.replay.loader import Loader as Loader
 from di_store.replay.mixture import Mixture as Mixture
 from di_store.replay.table import Table as Table

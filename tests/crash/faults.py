@@ -88,6 +88,9 @@ REACHED_ELSEWHERE = {
     "fork.pin_copied",
     "late.before_show",
     "late.item_went_on",
+    "leases.end_item",
+    "leases.linked",
+    "leases.made",
     "table.insert_answer",
     "marks.claim",
     "marks.set",
@@ -146,7 +149,8 @@ REACHED_ELSEWHERE = {
 } | {f"chores.{point}" for point in ("charged", "chosen", "committed", "collapsed")}
 """Points with tests of their own: who creates a store (test_open_race.py), who fills slices (test_filled_slices.py), a
 forked child that has no room for its pins (test_fork.py), who updates late columns (test_late_columns.py),
-who inserts into a table of groups (test_groups_killed.py), who writes for a remote writer
+who inserts into a table of groups (test_groups_killed.py), who takes and ends leases
+(tests/replay/test_leases_killed.py), who writes for a remote writer
 (test_session_marks.py), who moves chunks to disk (test_disk_kills.py), who meets
 lost rows (test_disk_damage.py), who leaves as the last (test_last_leaves.py), who looks which
 stores there are (test_disk.py), who puts durable objects

@@ -81,8 +81,8 @@ MUTANTS = [
         "insert-announces-nothing",
         "standstill",
         "native/replay/table.cc::Table::insert",
-        "  core.commit();\n  core.items_came().signal(samples_allowed(limiter_in_force(header_), "
-        "static_cast<i64>(header_.size), kMaxClients));\n",
+        "  core.commit();\n  core.items_came().signal(\n      samples_allowed(limiter_in_force(header_), "
+        "static_cast<i64>(items_counted(core.header)), kMaxClients));\n",
         "  core.commit();\n",
         ("tests/runtime/test_wakes.py",),
     ),

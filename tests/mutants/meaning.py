@@ -143,7 +143,7 @@ MUTANTS = [
     Mutant(
         "taken-items-count-no-use",
         "laws",
-        "native/replay/draws.cc::Draws::draw_at_once",
+        "native/replay/draws_at_once.cc::Draws::take_held",
         "      core_.uses.count(*items[i]);\n",
         "",
         ("tests/replay/test_small_batches.py::test_the_fast_and_the_general_path_draw_the_same",),

@@ -182,10 +182,9 @@ MUTANTS = [
     Mutant(
         "drawn-rows-are-not-held",
         "pain-16",
-        "native/replay/draws.cc::Draws::draw_one",
-        "  core_.chunks.use(drawn.chunk, drawn.chunks, kUseOfReader);\n"
-        "  LedgerEntry& ledger = arena_.ledger().entry(number);\n",
-        "  drawn.chunks = 0;\n  LedgerEntry& ledger = arena_.ledger().entry(number);\n",
+        "native/replay/draws.cc::hold_drawn",
+        "  core.chunks.use(drawn->chunk, drawn->chunks, kUseOfReader);\n",
+        "  drawn->chunks = 0;\n",
         ("native:test_table_kills", "tests/replay/test_torn.py"),
     ),
     Mutant(

@@ -148,7 +148,7 @@ inline void check_tables(const std::shared_ptr<Arena>& arena) {
     SharedLock lock(*arena, header.lock, name);
     lock.acquire(soon());
     if (!lock.needs_recovery()) {
-      CHECK(header.total_inserts - header.total_removed == header.size + header.held);
+      CHECK(header.total_inserts - header.total_removed == header.size + header.held + header.leased);
       CHECK(header.next_number > header.total_inserts);
     }
     lock.release();

@@ -240,7 +240,7 @@ void read_table(const std::shared_ptr<Table>& table, const ViewSpec& spec, int r
   attempt([&] { table->reads.waiting(shortly()); });
   attempt([&] { table->reads.look(keys, &looked, copy(looked), shortly()); });
   attempt([&] { table->reads.places(keys, shortly()); });
-  attempt([&] { table->reads.epochs(keys, shortly()); });
+  attempt([&] { table->reads.drawn(keys, shortly()); });
   attempt([&] { table->reads.keys_spread(0, 50, shortly()); });
   attempt([&] { table->reads.masses(shortly()); });
   attempt([&] {

@@ -150,9 +150,10 @@ def print_table(about: dict[str, Any]) -> None:
     """Print a table's settings, limiter, counts and columns."""
     limiter = about["limiter"]
     capacity = "-" if about["capacity"] is None else f"{about['capacity']:,}"
+    finished = "; finished" if about["finished"] else ""
     rows: list[tuple[str, object]] = [
         ("table", f"{about['name']} of store {about['store']}"),
-        ("items", f"{about['size']:,} of {capacity}{_not_yet(about)}{'; finished' if about['finished'] else ''}"),
+        ("items", f"{about['size']:,} of {capacity}{_not_yet(about)}{_leased(about)}{finished}"),
         *((name, about[name]) for name in ("view", "sampler", "remover")),
         ("limiter", f"{limiter['kind']}, {limiter['state']}"),
         ("inserts", f"{about['inserts']:,}{_blocked(limiter['insert_reason'])}"),
@@ -179,6 +180,15 @@ def _not_yet(about: dict[str, Any]) -> str:
     if not about["view"].startswith("Group("):
         return f"; waiting for late columns: {waiting:,}"
     return f"; incomplete groups: {waiting:,}, of which {gathered:,} only lack late columns"
+
+
+def _leased(about: dict[str, Any]) -> str:
+    leased = about["leased"]
+    if not leased["items"]:
+        return ""
+    by = ", ".join(f"{items:,} by {who}" for who, items in leased["holders"].items())
+    age = "" if leased["oldest_seconds"] is None else f", the oldest for {seconds_text(leased['oldest_seconds'])}"
+    return f"; leased: {by or format(leased['items'], ',')}{age}"
 
 
 def _blocked(reason: str) -> str:

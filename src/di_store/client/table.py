@@ -26,6 +26,7 @@ from di_store.protocol.batches import unpack_batch
 from di_store.replay.batch import Batch
 from di_store.replay.incomplete import Found
 from di_store.replay.inserter import INSIDE, LATER
+from di_store.replay.lease import NO_LEASES
 from di_store.replay.sampling import Terms
 from di_store.replay.stats import TableStats
 from di_store.replay.table import Table
@@ -39,7 +40,10 @@ _alone = refusing_calls_inside(INSIDE, LATER)
 class RemoteTable(TableBackend):
     """A table that an agent serves."""
 
-    lacks: ClassVar = {"export": Lack("writes where the table is", "run it there, with di_store.attach()")}
+    lacks: ClassVar = {
+        "export": Lack("writes where the table is", "run it there, with di_store.attach()"),
+        **NO_LEASES,
+    }
 
     def __init__(self, session: RemoteSession, described: dict[str, Any]) -> None:
         self._session = session
@@ -183,7 +187,7 @@ class RemoteTable(TableBackend):
 
     # -- changing -----------------------------------------------------------------------------------------------
 
-    def update(self, keys: Array, values: Any, row: Any, deadline: Deadline) -> int:
+    def update(self, keys: Array, values: Any, row: Any, deadline: Deadline, lease: int | None = None) -> int:
         return int(self._timed("update", deadline, keys=keys, values=travelling(values), row=row))
 
     def update_priorities(self, keys: Array, priorities: Array, deadline: Deadline) -> int:

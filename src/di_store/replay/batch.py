@@ -13,6 +13,7 @@ from di_store.base.errors import AccessDenied, CorruptData, StoreError, shown
 from di_store.columns.ragged import Ragged
 from di_store.objects import codec
 from di_store.replay.devices import moved
+from di_store.replay.lease import ANY_LEASE, Lease, Leasing
 from di_store.replay.shown import repr_html
 from di_store.replay.splitting import balanced, count_ranks, sizes_of, taken
 
@@ -79,10 +80,12 @@ class Batch:
         table_size: items in the table at the draw; for a mixture, in all tables drawn from.
         live: bool[n] in a batch of `peek`: False for items that left the table; None in other batches.
         source: int32[n] in a mixture's batch: number of the table of each example; None in other batches.
+        lease: the `Lease` of its items; None: drawn without ``lease=``.
     """
 
     __slots__ = (
         "__weakref__",
+        "_lease",
         "data",
         "episodes",
         "keys",
@@ -96,6 +99,7 @@ class Batch:
         "versions",
         "weights",
     )
+    _lease: tuple[Leasing, int] | None  # table and number
 
     def __init__(self, *parts: Any) -> None:
         (
@@ -112,6 +116,12 @@ class Batch:
         ) = parts[:10]
         self.live: Array | None = parts[10] if len(parts) > 10 else None
         self.source: Array | None = None
+
+    @property
+    def lease(self) -> Lease | None:
+        """See above."""
+        found = getattr(self, "_lease", None)  # set only in batches with one
+        return None if found is None else Lease(found[0], found[1], self.keys)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -164,7 +174,7 @@ class Batch:
         """Set all attributes to those of `other`, and return this batch."""
         for name in self.__slots__:
             if name != "__weakref__":
-                setattr(self, name, getattr(other, name))
+                setattr(self, name, getattr(other, name, None))
         return self
 
     def __repr__(self) -> str:
@@ -391,6 +401,24 @@ def key_array(keys: Any) -> Array:
     if found.dtype.kind not in "iu":
         raise TypeError(f"keys are {found.dtype}: give the uint64 keys that batches and writers return")
     return np.ascontiguousarray(found.reshape(-1), np.uint64)
+
+
+def leased_keys(leased: Any) -> tuple[Array, int]:
+    """The keys that a call on leases means, and the number of their draw.
+
+    Args:
+        leased: a batch, its lease, or keys. Keys mean the lease that each item has now.
+
+    Raises:
+        ValueError: the batch was drawn without a lease. TypeError: keys are not integers.
+    """
+    if isinstance(leased, Batch):
+        if (found := getattr(leased, "_lease", None)) is None:
+            raise ValueError("this batch was drawn without lease=, so its items are done: sample(n, lease=seconds)")
+        return leased.keys, found[1]
+    if isinstance(leased, Lease):
+        return leased.keys, leased.number
+    return key_array(leased), ANY_LEASE
 
 
 def host_array(values: Any, option: str = "priorities", wanted: str = "one number for each key") -> Array:

@@ -60,7 +60,7 @@ def export_table(handle: TableHandle, path: str | os.PathLike[str], seconds: flo
             "export a table with view=Step() over the same stream"
         )
     stats = handle.native.stats()
-    live, waiting = handle.native.keys(0, UNLIMITED, seconds), handle.native.waiting(seconds)
+    live, waiting = handle.native.keys(0, UNLIMITED, seconds, leased=True), handle.native.waiting(seconds)
     keys = np.concatenate([live, waiting])
     facts = {name: np.zeros(len(keys), dtype) for name, dtype in ITEM_FACTS}
     facts["key"][:], facts["row"][:] = keys, -1

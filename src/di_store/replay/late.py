@@ -22,8 +22,13 @@ _FAR = 2**63 - 1
 """A row that no item has, and the largest number that the core takes."""
 
 
-def update_late(handle: TableHandle, keys: Array, values: Any, row: Any, seconds: float) -> int:
-    """`Table.update`, for values of any form. Later calls may use `TableHandle.write_late`, made here."""
+def update_late(
+    handle: TableHandle, keys: Array, values: Any, row: Any, seconds: float, lease: int | None = None
+) -> int:
+    """`Table.update`, for values of any form. Later calls may use `TableHandle.write_late`, made here.
+
+    `lease`: as in `TableBackend.update`.
+    """
     leaves = tree.flatten(values, what="values")
     schema = handle.schema
     if schema is None:
@@ -34,7 +39,7 @@ def update_late(handle: TableHandle, keys: Array, values: Any, row: Any, seconds
     first, count, lead = _range(handle, row, leaves, len(keys))
     native, numbers = _late_writer(handle, schema)
     given = [(numbers[column.name], _rows(column, leaves[column.name], lead)) for column in columns]
-    return native.write(keys, given, first, count, seconds) if len(keys) else 0
+    return native.write(keys, given, first, count, lease, seconds) if len(keys) else 0
 
 
 def _late_writer(handle: TableHandle, schema: Schema) -> tuple[_core.LateWriter, dict[str, int]]:

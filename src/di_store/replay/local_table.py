@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
@@ -22,13 +23,14 @@ from di_store.replay.incomplete import Found, found_incomplete
 from di_store.replay.inserter import Inserter
 from di_store.replay.keys import GoneKeys, keys_at, positions_of
 from di_store.replay.late import update_late
+from di_store.replay.lease import Lease
 from di_store.replay.left_out import warn_left_out
 from di_store.replay.local_writer import LocalWriter
 from di_store.replay.lost import without_lost
 from di_store.replay.resizing import configure_table, resize_table
 from di_store.replay.sampling import Terms, beta_of, check_replace, read_batch, sample_at_once
 from di_store.replay.stats import TableStats, table_stats
-from di_store.replay.table import Table
+from di_store.replay.table import Table, backend_of
 from di_store.replay.table_backend import TableBackend
 from di_store.replay.table_source import TableSource, begin_learning
 from di_store.runtime.deadline import Deadline
@@ -50,6 +52,8 @@ class LocalTable(TableBackend):
         self.repeats = not isinstance(handle.settings.sampler, Once)
         self.prioritized = native if isinstance(handle.settings.sampler, Prioritized) else None
         self.update_now = None if session.readonly else native.update
+        self.ack_now = None if session.readonly else native.end_leases
+        self._learns = False  # whether this handle has drawn with a lease
         self._closed: StoreError | None = None
         session.follow(self, LocalTable._end_with)
 
@@ -72,6 +76,9 @@ class LocalTable(TableBackend):
         local = load_table, (self._session.name, self.name, self._session.readonly)
         return local if self._session.abroad is None else self._session.abroad(self.name)
 
+    def pickled_lease(self, number: int, keys: Array) -> tuple[Any, ...]:
+        return load_lease, (*self.pickled(), number, keys)
+
     def open(self) -> TableHandle:
         """The table; `StoreClosed` if its store's handle is closed."""
         return self.handle or self._refuse()
@@ -89,7 +96,7 @@ class LocalTable(TableBackend):
             return
         self._closed = self._closed or why
         handle.closed = self._closed
-        self.sample_now = self.update_now = self.prioritized = None
+        self.sample_now = self.update_now = self.ack_now = self.prioritized = None
         self.inserter.end_with(self._closed)
         self.handle = None  # the last handle to go unmaps the store
 
@@ -149,7 +156,38 @@ class LocalTable(TableBackend):
     ) -> Batch:
         handle = self.writable()
         check_replace(handle, terms.n, terms.replace)
+        if terms.lease is not None:
+            return self._leased(handle, terms, beta_of(handle, beta), columns, out)
         return read_batch(handle, found, terms, beta_of(handle, beta), columns, out)
+
+    def lease_now(self, n: int, beta: float | None, lease: Any, distinct: bool) -> Batch | None:
+        handle = self.writable()
+        if handle.opaque or handle.schema is None or type(lease) not in (float, int) or not 0 <= lease < math.inf:
+            return None
+        if not self._learns:
+            begin_learning(handle.arena)
+            self._learns = True
+        found = handle.reader().lease(n, beta, distinct, lease)
+        if found is None:
+            return None
+        batch = handle.batch(found[0])
+        batch._lease = self, found[1]
+        return batch
+
+    def _leased(
+        self,
+        handle: TableHandle,
+        terms: Terms,
+        beta: float | None,
+        columns: str | Iterable[str] | None,
+        out: Batch | None,
+    ) -> Batch:
+        if not self._learns:
+            begin_learning(handle.arena)
+            self._learns = True
+        batch = read_batch(handle, None, terms, beta, columns, out)
+        batch._lease = self, terms.lease_number
+        return batch
 
     def peek(self, keys: Array, columns: str | Iterable[str] | None, deadline: Deadline | None = None) -> Batch:
         handle = self.open()
@@ -181,8 +219,14 @@ class LocalTable(TableBackend):
 
     # -- changing -----------------------------------------------------------------------------------------------
 
-    def update(self, keys: Array, values: Any, row: Any, deadline: Deadline) -> int:
-        return update_late(self.writable(), keys, values, row, deadline.core)
+    def update(self, keys: Array, values: Any, row: Any, deadline: Deadline, lease: int | None = None) -> int:
+        return update_late(self.writable(), keys, values, row, deadline.core, lease)
+
+    def end_leases(self, keys: Array, number: int, give_back: bool, deadline: Deadline) -> int:
+        return self.writable().native.end_leases(keys, number, give_back, deadline.core)
+
+    def extend_leases(self, keys: Array, number: int, seconds: float, deadline: Deadline) -> int:
+        return self.writable().native.extend_leases(keys, number, seconds, deadline.core)
 
     def update_priorities(self, keys: Array, priorities: Array, deadline: Deadline) -> int:
         return self.writable().native.update(keys, priorities, deadline.core)
@@ -211,3 +255,10 @@ def local_table(session: Session, name: str, timeout: float | None) -> LocalTabl
 def load_table(store: str, name: str, readonly: bool) -> Table:
     """Unpickle a table, in the process that loads it."""
     return Table(loaded(lambda session: local_table(session, name, 0), store, readonly))
+
+
+def load_lease(load: Any, arguments: tuple[Any, ...], number: int, keys: Array) -> Lease:
+    """Unpickle a lease; `load` and `arguments` are those of its table."""
+    backend = backend_of(load(*arguments))
+    assert isinstance(backend, LocalTable)
+    return Lease(backend, number, keys)

@@ -95,6 +95,7 @@ class Mixture:
         columns: str | Iterable[str] | None = None,
         out: Batch | None = None,
         replace: bool = True,
+        lease: float | None = None,
     ) -> Batch:
         """Draw n examples as `Table.sample` does.
 
@@ -104,8 +105,11 @@ class Mixture:
 
         Raises:
             Timeout: not enough items in time; the draws are given back. EndOfData: a table is finished and has too few
-            items left. ValueError: a table that had no columns when the mixture was made now has different columns.
+            items left. ValueError: a table that had no columns when the mixture was made now has different columns; or
+            `lease` is given, which only `Table.sample` has.
         """
+        if lease is not None:
+            raise ValueError(f"lease={shown(lease)} of a mixture: only a table leases items, table.sample(lease=)")
         terms = Terms(check_n(n), timeout, min_n, linger, replace=config.flag("replace", replace))
         if beta is not None:
             beta = config.real("beta", beta, why="it is the exponent of the importance weights")

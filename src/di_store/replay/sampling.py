@@ -121,10 +121,11 @@ def read_batch(
     which = handle.which(columns)
     check_fits(handle.arena, n, handle.bytes_of(which))
     while True:
-        draws = draws or reader.begin(not terms.replace)
+        draws = draws or reader.begin(not terms.replace, terms.lease)
         try:
             with terms:
                 held = collect(handle, reader, draws, terms)
+            terms.lease_number = draws.lease
             batch = handle.batch(reader.finish(draws, beta, which, _given(out, held), not handle.opaque), draws)
             if handle.opaque:  # delivered once its values are loaded
                 reader.deliver(draws)
@@ -188,9 +189,12 @@ class Terms:
         ours: Callable[[TableHandle], int] | None = None,
         replace: bool = True,
         now: bool = False,
+        lease: float | None = None,
     ) -> None:
         self.n = n
         self.replace = replace
+        self.lease = lease  # seconds for which the items are held for this batch
+        self.lease_number = 0  # of the draw with the lease
         self.now = now  # wait for nothing
         self.deadline = timeout if isinstance(timeout, Deadline) else None  # of a step of a longer call
         self.timeout = check_timeout(timeout) if self.deadline is None else self.deadline.left
@@ -359,7 +363,8 @@ def _undelivered(reader: _core.Reader, draws: _core.Draws, handle: TableHandle, 
     count = found.count - terms.ours(handle)
     if count <= 0:
         return None
-    return _Others(f"{count} draws are not delivered yet and may come back, held by {found.who}", found.holder)
+    what = "not delivered yet, or leased, and" if handle.native.stats()["leased"] else "not delivered yet and"
+    return _Others(f"{count} draws are {what} may come back, held by {found.who}", found.holder)
 
 
 class Copying(Protocol):

@@ -30,6 +30,14 @@ class LimiterStats(TypedDict):
     max_diff: float
 
 
+class LeasedStats(TypedDict):
+    """The leased items of a table."""
+
+    items: int
+    oldest_seconds: float | None  # age of the oldest lease; None: there is none, or the table's lock is held
+    holders: dict[str, int]  # items by process, as "pid 123", "gone"; empty if the lock is held
+
+
 class TableStats(TypedDict):
     """A table's settings, counts and bytes. Counts start at 0 when the table is created, and again after `reset`."""
 
@@ -57,6 +65,7 @@ class TableStats(TypedDict):
     groups_dropped: int  # groups that were removed before they were complete
     late_answers: int  # to groups that had ended (`Group`): refused with `unique`, else each began a further group
     held: int  # items that were removed, but are still kept because a draw uses them
+    leased: LeasedStats  # items held for a batch (`Table.sample(lease=)`): not in `size`, and not drawn meanwhile
     slots: int  # places for items, of which some are empty
     writers: int  # open writers
     users: list[int]  # client slots of the processes that have drawn from it, or have writers, draws or its lock
@@ -119,6 +128,7 @@ def table_stats(handle: TableHandle, locks: bool = True) -> TableStats:
     found["bytes_logical"] = found["size"] * plan.item_bytes if plan is not None else 0
     if locks and plan is not None and plan.ragged and found["size"]:
         found["bytes_logical"] += ragged_bytes(handle, plan, found["size"])
+    found["leased"] = _leased(handle, found["leased"], locks)
     found["mass"], found["least_mass"] = _masses(handle, found["size"]) if locks else (None, None)
     found["limiter"] = _limiter_stats(
         handle, found["limiter"], found.pop("insert_blocked"), found.pop("sample_blocked")
@@ -127,6 +137,16 @@ def table_stats(handle: TableHandle, locks: bool = True) -> TableStats:
     found["sampler"] = repr(handle.settings.sampler)
     found["remover"] = repr(handle.settings.remover)
     return cast(TableStats, found)
+
+
+def _leased(handle: TableHandle, items: int, locks: bool) -> LeasedStats:
+    if items and locks:
+        try:
+            items, oldest, holders = handle.native.leases(_PATIENCE_SECONDS)
+            return LeasedStats(items=items, oldest_seconds=oldest, holders=holders)
+        except StoreError:
+            pass  # another process holds the lock
+    return LeasedStats(items=items, oldest_seconds=None, holders={})
 
 
 def _masses(handle: TableHandle, size: int) -> tuple[float | None, float | None]:

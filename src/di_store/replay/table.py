@@ -17,15 +17,17 @@ import numpy as np
 from di_store.base import config
 from di_store.base.dtypes import Array
 from di_store.base.errors import RowsLost, SchemaMismatch
+from di_store.base.lacks import check_option
 from di_store.layout.shape import UNLIMITED
 from di_store.policy.changes import UNCHANGED, Unchanged
 from di_store.policy.combination import MAX_CAPACITY
 from di_store.policy.limiters import Limiter, check_limiter
 from di_store.policy.samplers import Sampler
 from di_store.policy.views import View, answers_of
-from di_store.replay.batch import Batch, check_out, empty_batch, host_array, key_array
+from di_store.replay.batch import Batch, check_out, empty_batch, host_array, key_array, leased_keys
 from di_store.replay.exporting import Exported
 from di_store.replay.incomplete import IncompleteGroup, check_grouped, listed_incomplete
+from di_store.replay.lease import lease_seconds
 from di_store.replay.loader import Loader
 from di_store.replay.lost import without_lost
 from di_store.replay.sampling import Terms, check_n
@@ -156,31 +158,30 @@ class Table:
         columns: str | Iterable[str] | None = None,
         out: Batch | None = None,
         replace: bool = True,
+        lease: float | None = None,
     ) -> Batch:
         """Draw n items. If the limiter does not allow all of them yet, the call waits.
 
         Args:
             n: number of examples; may be more than the limiter allows at once.
             timeout: seconds to wait. None: no limit, but `Timeout` if for 60 s no writer is open and no item comes.
-            min_n: return early with at least this many examples, once `linger` seconds pass without a further draw;
-                None: n.
+            min_n: return early with at least this many, once `linger` seconds pass without a further draw; None: n.
             linger: seconds; None: the rest of `timeout`.
             beta: exponent of the importance weights; None: the sampler's.
             columns: outputs to copy; None: all.
             out: a batch of n examples, which is overwritten and returned. If fewer are drawn, the result is a new batch
                 over the front of its arrays.
             replace: whether a batch may hold an item more than once. False: each draw chooses among the items that the
-                batch does not hold yet, in proportion to p^alpha (or uniformly), as numpy's
-                ``Generator.choice(replace=False)``. `Fifo` and `Lifo` then give the next n items, heaps the n best.
-                `probabilities` are still those of one draw from all items. Costs up to 1.5 times as much while n is
-                below half of the table.
+                batch does not hold yet, as numpy's ``Generator.choice(replace=False)``. `Fifo` and `Lifo` then give the
+                next n items, heaps the n best. `probabilities` are still those of one draw from all items.
+            lease: seconds from the return of this call, in which nobody else draws or evicts the items. `ack` ends
+                this; otherwise they are drawn again, before others. None: the items count as done at once.
 
         Raises:
             Timeout: not enough items in time; the draws are given back. EndOfData: the table is finished, and nothing
-            is left. CapacityError: the batch does not fit in memory. StoreFull: it does not fit in the memory that is
-            free now; the draws are given back. ValueError: a wrong argument; with replace=False also n above capacity,
-            or sampler=Once(). AccessDenied, CorruptData, StoreError: values of an `Opaque` table cannot be loaded here;
-            `error.keys` are their items. These items count as drawn; the others of the batch can still be drawn.
+            is left. CapacityError: the batch fits no memory. StoreFull: not what is free; the draws are given back.
+            ValueError: a wrong argument; with replace=False also n above capacity, or sampler=Once(). AccessDenied,
+            CorruptData, StoreError: values (`error.keys`) of an `Opaque` table cannot be loaded; these count as drawn.
         """
         backend, found = self._backend, None
         now = min_n is None and columns is None and out is None and type(n) is int and 0 < n <= AT_ONCE
@@ -190,16 +191,19 @@ class Table:
                 beta = native.beta
             if beta is None or (type(beta) is float and 0 <= beta < math.inf):
                 try:
-                    found = (backend.sample_now or backend.first_sample)(n, beta, None, not replace)
+                    if lease is None:
+                        found = (backend.sample_now or backend.first_sample)(n, beta, None, not replace)
+                    else:
+                        found = backend.lease_now(n, beta, lease, not replace)
                 except RowsLost:
                     pass  # the call below draws again, and removes their items
             if type(found) is tuple:
                 return Batch(*found)
             if type(found) is Batch:
                 return found
-        terms = Terms(check_n(n), timeout, min_n, linger, replace=config.flag("replace", replace))
-        if beta is not None:
-            beta = config.real("beta", beta, why="it is the exponent of the importance weights")
+        seconds = lease_seconds(backend, lease)
+        terms = Terms(check_n(n), timeout, min_n, linger, replace=config.flag("replace", replace), lease=seconds)
+        beta = None if beta is None else config.real("beta", beta, why="it is the exponent of the importance weights")
         if out is not None:
             check_out(out, terms.n)
         return backend.sample(found, terms, beta, columns, out)
@@ -288,7 +292,30 @@ class Table:
         view = check_grouped(self.name, self.view)
         return listed_incomplete(view, self._backend.incomplete(Deadline.given(timeout)))
 
-    def update(self, keys: Any, values: Any, *, row: int | None = 0, timeout: float | None = 60) -> int:
+    def ack(self, leased: Any, *, timeout: float | None = 60) -> int:
+        """Acknowledge leased items: their work is done, as if they had been drawn without a lease.
+
+        Args:
+            leased: a batch, or its `Batch.lease`: leases that have ended by now count nothing, and a later lease of the
+                same item stays. Or keys, uint64[n], which mean the lease that each item has now, whoever holds it.
+            timeout: seconds to wait if a stopped process holds the table's lock; None: no limit.
+
+        Returns: How many leases it ended. 512 items are acknowledged at a time; a kill in between leaves the others.
+
+        Raises:
+            ValueError: the batch was drawn without ``lease=``.
+        """
+        if type(leased) is Batch and timeout is _MINUTE and (ack := self._backend.ack_now) is not None:
+            return ack(*leased_keys(leased), False, 60.0)
+        return self._backend.end_leases(*leased_keys(leased), False, Deadline.given(timeout))
+
+    def give_back(self, leased: Any, *, timeout: float | None = 60) -> int:
+        """Undo the draws of leased items, which are drawn next, before others. Arguments and result as in `ack`."""
+        return self._backend.end_leases(*leased_keys(leased), True, Deadline.given(timeout))
+
+    def update(
+        self, keys: Any, values: Any, *, row: int | None = 0, ack: bool = False, timeout: float | None = 60
+    ) -> int:
         """Write late columns of items' rows. Returns how many of the items were in the table.
 
         All tables of a stream share its rows, late values included. Items of any of these tables can be sampled once
@@ -300,19 +327,25 @@ class Table:
             values: nested dict of late columns, ``[n, …]``; numpy or torch on any device.
             row: number of the step in the item, from 0; negative: from its end. None: all steps; leaves are ``[n, time,
                 …]``, and an item with fewer steps takes the first values.
+            ack: acknowledge the items too, as `ack` does, with each 64 items' values in one step. `keys` may then be a
+                batch or its lease.
             timeout: seconds to wait if a stopped process holds a lock of a table of the stream; None: no limit.
 
         Raises:
             SchemaMismatch: a column is not declared with ``Spec(late=True)``, or a value does not fit it; nothing was
             written. ValueError: an item lacks that row.
         """
-        if (handle := self._backend.handle) is not None:
+        number = None
+        if ack is not False and config.flag("ack", ack):
+            check_option(self._backend, "ack", ack)
+            keys, number = leased_keys(keys)
+        elif (handle := self._backend.handle) is not None:
             try:
                 if (there := handle.write_late(keys, values, row, timeout)) is not None:
                     return there
             except SchemaMismatch:
                 pass  # nothing was written; the call below says what is wrong
-        return self._backend.update(key_array(keys), values, row, Deadline.given(timeout))
+        return self._backend.update(key_array(keys), values, row, Deadline.given(timeout), number)
 
     def update_priorities(self, keys: Any, priorities: Any, *, timeout: float | None = 60) -> int:
         """Set priorities. Returns how many of the items were live. If a key is repeated, its last priority is set.
@@ -456,22 +489,3 @@ class Table:
 def backend_of(table: Table) -> TableBackend:
     """The table's backend."""
     return table._backend
-
-
-def checked_tables(tables: Any, opened: Callable[[str], Table]) -> list[TableBackend]:
-    """The tables of `Store.writer`; `opened`: opens tables given by name.
-
-    Raises: ValueError, TypeError: no table, a table given twice, or an object that is no table.
-    """
-    if isinstance(tables, (str, Table)):
-        raise TypeError(f"store.writer() takes a list of tables: write store.writer([{tables!r}])")
-    every = config.listed("tables", tables, "a list of tables")
-    found = [opened(each) if isinstance(each, str) else each for each in every]
-    if not found:
-        raise ValueError("store.writer([]): give at least one table")
-    if any(not isinstance(each, Table) for each in found):
-        raise TypeError("store.writer() takes a list of tables, or of their names")
-    names = [each.name for each in found]
-    if len(set(names)) != len(names):
-        raise ValueError(f"store.writer() was given a table twice: {names}")
-    return [each._backend for each in found]

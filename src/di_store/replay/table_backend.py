@@ -63,6 +63,7 @@ class TableBackend(ABC):
         sample_now: the core's attempt to draw at once. Returns a batch or its parts, or else the state from which
             `sample` continues. None: not made yet, or the table is elsewhere.
         update_now: the core's own `update_priorities`; None: as for `sample_now`.
+        ack_now: the core's own `end_leases`; None: as for `sample_now`.
     """
 
     kind = "table"
@@ -74,6 +75,7 @@ class TableBackend(ABC):
     prioritized: _core.Table | None = None
     sample_now: Callable[[int, float | None, list[int] | None, bool], Any] | None = None
     update_now: Callable[[Array, Array, float], int] | None = None
+    ack_now: Callable[[Array, int, bool, float], int] | None = None
 
     @property
     @abstractmethod
@@ -139,6 +141,10 @@ class TableBackend(ABC):
         """Make `sample_now`, and call it; None: there is none."""
         return None
 
+    def lease_now(self, n: int, beta: float | None, lease: Any, distinct: bool) -> Batch | None:
+        """Draw with a lease at once; None: not possible now, or `lease` has to be checked."""
+        return None
+
     @abstractmethod
     def sample(
         self, found: Any, terms: Terms, beta: float | None, columns: str | Iterable[str] | None, out: Batch | None
@@ -191,7 +197,16 @@ class TableBackend(ABC):
     # -- changing -----------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def update(self, keys: Array, values: Any, row: Any, deadline: Deadline) -> int: ...
+    def update(self, keys: Array, values: Any, row: Any, deadline: Deadline, lease: int | None = None) -> int:
+        """As `Table.update`. `lease`: acknowledges the leases with this number; None: none."""
+
+    def end_leases(self, keys: Array, number: int, give_back: bool, deadline: Deadline) -> int:
+        """As `Table.ack` and `Table.give_back`. `number`: of the draw, or `ANY_LEASE`."""
+        raise lacking(self, "give_back" if give_back else "ack")
+
+    def extend_leases(self, keys: Array, number: int, seconds: float, deadline: Deadline) -> int:
+        """As `Lease.extend`, which only batches of tables with leases have."""
+        raise NotImplementedError
 
     @abstractmethod
     def update_priorities(self, keys: Array, priorities: Array, deadline: Deadline) -> int: ...

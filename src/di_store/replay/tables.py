@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from _blake2 import blake2b  # hashlib offers it too, and brings OpenSSL
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from typing import Any
 
@@ -35,6 +36,7 @@ from di_store.replay.local_mixture import LocalMixture
 from di_store.replay.local_table import LocalTable, local_table
 from di_store.replay.local_writer import LocalWriter
 from di_store.replay.stats import TableStats, table_stats
+from di_store.replay.table import Table, backend_of
 from di_store.replay.table_backend import TableBackend
 from di_store.runtime.waits import lock_seconds
 from di_store.session import Session
@@ -171,3 +173,22 @@ def seed_of(store_seed: int, name: str) -> int:
     """The seed of a table without `seed=`: 63 bits of a BLAKE2b hash of the store's seed and the table's name."""
     digest = blake2b(f"{store_seed}:{name}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
+
+
+def checked_tables(tables: Any, opened: Callable[[str], Table]) -> list[TableBackend]:
+    """The tables of `Store.writer`; `opened`: opens tables given by name.
+
+    Raises: ValueError, TypeError: no table, a table given twice, or an object that is no table.
+    """
+    if isinstance(tables, (str, Table)):
+        raise TypeError(f"store.writer() takes a list of tables: write store.writer([{tables!r}])")
+    every = config.listed("tables", tables, "a list of tables")
+    found = [opened(each) if isinstance(each, str) else each for each in every]
+    if not found:
+        raise ValueError("store.writer([]): give at least one table")
+    if any(not isinstance(each, Table) for each in found):
+        raise TypeError("store.writer() takes a list of tables, or of their names")
+    names = [each.name for each in found]
+    if len(set(names)) != len(names):
+        raise ValueError(f"store.writer() was given a table twice: {names}")
+    return [backend_of(each) for each in found]

@@ -23,8 +23,8 @@ from di_store.policy.options import NOT_GIVEN, NotGiven, TableOptions, check_opt
 from di_store.policy.samplers import Sampler
 from di_store.replay.mixture import Mixture, Shares, checked_mix
 from di_store.replay.shown import repr_html
-from di_store.replay.table import Table, checked_tables
-from di_store.replay.tables import seed_of
+from di_store.replay.table import Table
+from di_store.replay.tables import checked_tables, seed_of
 from di_store.replay.writer import Writer
 from di_store.runtime.deadline import Deadline
 from di_store.runtime.waits import check_timeout

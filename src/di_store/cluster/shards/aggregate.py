@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from di_store.cluster.shards.parts import Parts
 from di_store.policy.limiters import UNBOUNDED
-from di_store.replay.stats import LimiterStats, ShardedStats, ShardStats, TableStats
+from di_store.replay.stats import LeasedStats, LimiterStats, ShardedStats, ShardStats, TableStats
 
 _SUMS = (
     "mass",
@@ -57,6 +57,7 @@ def aggregate(parts: Parts, said: list[TableStats | None]) -> ShardedStats:
     for name in _LARGEST:
         found[name] = max(_all(there, name))
     found["least_mass"] = min((value for value in _all(there, "least_mass") if value), default=None)
+    found["leased"] = _leased([each["leased"] for each in there])
     found["seconds_since_insert"] = min(_all(there, "seconds_since_insert"))
     found["users"] = []  # slots of several stores
     found["finished"] = all(_all(there, "finished"))
@@ -75,6 +76,12 @@ def aggregate(parts: Parts, said: list[TableStats | None]) -> ShardedStats:
 
 def _all(there: list[TableStats], name: str) -> list[Any]:
     return [cast(dict[str, Any], each)[name] for each in there]
+
+
+def _leased(each: list[LeasedStats]) -> LeasedStats:
+    ages = [one["oldest_seconds"] for one in each if one["oldest_seconds"] is not None]
+    holders = {who: items for one in each for who, items in one["holders"].items()}
+    return LeasedStats(items=sum(one["items"] for one in each), oldest_seconds=max(ages, default=None), holders=holders)
 
 
 def _limiter(each: list[LimiterStats]) -> LimiterStats:

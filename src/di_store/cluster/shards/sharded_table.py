@@ -33,6 +33,7 @@ from di_store.policy.samplers import Prioritized, Sampler
 from di_store.policy.settings import Settings
 from di_store.replay.batch import Batch, empty_batch
 from di_store.replay.keys import plain, shards_of, with_shard
+from di_store.replay.lease import NO_LEASES
 from di_store.replay.sampling import Terms
 from di_store.replay.stats import ShardedStats
 from di_store.replay.stream import kind_of, leading_rows
@@ -61,6 +62,7 @@ class ShardedTable(TableBackend):
         "at": _ONE_ORDER,
         "positions": _ONE_ORDER,
         "export": Lack("writes one table", "on each node, di_store.attach() opens its shard as a table of that name"),
+        **NO_LEASES,
     }
 
     def __init__(self, parts: Parts, pickled: tuple[Any, ...]) -> None:
@@ -217,7 +219,7 @@ class ShardedTable(TableBackend):
 
     # -- changing -----------------------------------------------------------------------------------------------
 
-    def update(self, keys: Array, values: Any, row: Any, deadline: Deadline) -> int:
+    def update(self, keys: Array, values: Any, row: Any, deadline: Deadline, lease: int | None = None) -> int:
         leaves = flatten(values, what="values")
 
         def call(table: TableBackend, at: Array, own: Array, within: Deadline) -> int:

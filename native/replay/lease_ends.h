@@ -1,0 +1,65 @@
+// How leases end: acknowledged, given back by a call, over, or without their holder. Acknowledging does what the
+// delivery of a draw without a lease does; giving back undoes the draw, as after a Timeout.
+//
+// The number of a draw fences: a call that names it ends no later lease of the same item. A process holds its leases
+// until it dies or closes the store. Its client slot then has another generation, so every process can tell.
+#pragma once
+
+#include <span>
+
+#include "replay/draw_set.h"
+#include "replay/table_core.h"
+
+namespace di {
+
+// kReturned: the item is drawn before others. kUndone: it is not, for nobody had its batch.
+enum class LeaseEnd : u8 { kAcknowledged, kReturned, kUndone };
+
+// Ends leases in one hold of the table's lock. The caller has called change(), and calls finish() last.
+class LeaseHold {
+ public:
+  explicit LeaseHold(TableCore& core) : core_(core) {}
+  void end(Lease& lease, LeaseEnd how);  // commits the ends so far if the undo record gets full
+  u64 finish() DI_UNCHECKED;             // commits and wakes; returns how many leases ended
+
+ private:
+  bool remove_used_up(Lease& lease, Item& item, u32 slot);
+  void commit();
+
+  TableCore& core_;
+  u64 ended_ = 0, freed_ = 0;
+  u32 live_[kBatchStep];  // slots of items that become live with the next commit
+  u32 lives_ = 0;
+  u64 undrawn_ = 0, uncounted_ = 0;  // draws given back since the last commit; of these, counted by the limiter
+};
+
+// Calls on keys of items, or of any answer of a group. `number`: of the draw; kNoLease: the lease that each item has
+// now. They return for how many items there was such a lease.
+u64 end_leases(TableCore& core, std::span<const u64> keys, u64 number, LeaseEnd how, Deadline deadline);
+u64 extend_leases(TableCore& core, std::span<const u64> keys, u64 number, u64 span_ns, Deadline deadline);
+// The same as end_leases(), for at most kBatchStep keys in a hold that is under way.
+u64 end_leases_now(TableCore& core, std::span<const u64> keys, u64 number, LeaseEnd how);
+
+// Under the table's lock: leases items for the set, in the hold that draws them. `delivered`: the batch is copied.
+void take_leases(TableCore& core, DrawSet* set, std::span<const u32> slots, bool delivered);
+// Under the table's lock: leases of a set, of entries from `first` to before `end`, are delivered or given back.
+void settle_leases(TableCore& core, const DrawSet& set, std::size_t first, std::size_t end, bool give_back);
+inline bool has_leases(const TableHeader& table) { return __atomic_load_n(&table.leased, __ATOMIC_RELAXED) != 0; }
+// "; …" with the number of leased items; "": there are none.
+std::string leased_text(const TableHeader& table);
+
+// Under the table's lock, before a draw: gives back leases that are over or whose holder has gone, at most kBatchStep;
+// looks every kLookNs, and whenever a lease ends. Returns how many.
+u64 end_due_leases(TableCore& core);
+void end_due_leases(TableCore& core, Deadline deadline);  // all of them, now: for chores, the reaper and check
+
+// Makes places for `wanted` further leases. Takes no lock of the caller; throws kCapacity without memory for them.
+void ensure_lease_places(TableCore& core, u64 wanted, Deadline deadline);
+
+struct LeasesHeld {
+  u64 items = 0, oldest_ns = 0;                // since_ns of the oldest
+  std::vector<std::pair<u32, u64>> by_holder;  // client slot, or kNone: gone; items
+};
+LeasesHeld leases_held(TableCore& core, Deadline deadline);
+
+}  // namespace di

@@ -1,0 +1,86 @@
+"""Leases: items that a table holds for one batch, until it is acknowledged, given back, or the lease ends."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol
+
+from di_store.base import config
+from di_store.base.dtypes import Array
+from di_store.base.lacks import Declares, Lack, check_option
+from di_store.runtime.deadline import Deadline
+
+ANY_LEASE = 0
+"""In place of a number: the lease that an item has now."""
+_LACK = Lack(
+    "is of tables in this process's memory", "use it in a process on the table's machine: di_store.attach(NAME).table()"
+)
+NO_LEASES = dict.fromkeys(("lease", "ack", "give_back"), _LACK)
+"""The calls and options that tables elsewhere lack."""
+
+
+class Leasing(Protocol):
+    """A table with leases."""
+
+    def shown(self) -> str:
+        """As `TableBackend.shown`."""
+
+    def extend_leases(self, keys: Array, number: int, seconds: float, deadline: Deadline) -> int:
+        """As `Lease.extend`."""
+
+    def pickled_lease(self, number: int, keys: Array) -> tuple[Any, ...]:
+        """What ``Lease.__reduce__`` returns."""
+
+
+class Lease:
+    """The lease of one batch, as `Batch.lease`. It pickles, so that another process can acknowledge the batch.
+
+    Attributes:
+        number: number of the batch's draw, which no other draw of the table has.
+        keys: uint64[n], keys of the batch's items.
+    """
+
+    __slots__ = ("_table", "keys", "number")
+
+    def __init__(self, table: Leasing, number: int, keys: Array) -> None:
+        self._table = table
+        self.number = number
+        self.keys = keys
+
+    def extend(self, seconds: float, *, timeout: float | None = 60) -> int:
+        """Let the lease end `seconds` from now, earlier or later than before. Returns how many items it still holds.
+
+        Args:
+            seconds: at least 0.
+            timeout: seconds to wait if a stopped process holds the table's lock; None: no limit.
+
+        Raises:
+            ValueError, TypeError: `seconds` is negative, not finite, or no number; nothing was changed.
+        """
+        wanted = _seconds("seconds", seconds)
+        return self._table.extend_leases(self.keys, self.number, wanted, Deadline.given(timeout))
+
+    def __repr__(self) -> str:
+        return f"<Lease {self.number} of {len(self.keys)} items of {self._table.shown()}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._table.pickled_lease(self.number, self.keys)
+
+
+def lease_seconds(table: Declares, lease: Any) -> float | None:
+    """Seconds of a draw's lease; None: it has none.
+
+    Raises:
+        ValueError: negative or not finite, or the table has no leases. TypeError: not a number.
+    """
+    if lease is None:
+        return None
+    check_option(table, "lease", lease)
+    return _seconds("lease", lease)
+
+
+def _seconds(option: str, seconds: Any) -> float:
+    found = config.as_float(option, seconds, "seconds")
+    if not 0 <= found < math.inf:
+        raise ValueError(f"{option}={seconds!r}: give finite seconds >= 0")
+    return found

@@ -1,0 +1,165 @@
+"""Workers killed while they lease, acknowledge and give back: no item is lost, none is delivered too often."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+from leasing import LONG, PATIENCE, leased, take
+from pains import until
+from warm import WARM
+
+import di_store
+from crash import faults
+from di_store import Once, Prioritized, Queue, _core
+
+ITEMS, BATCH = 40, 4
+TABLES: dict[str, dict[str, Any]] = {
+    "queue": {"limiter": Queue(ITEMS)},
+    "uniform": {"max_times_sampled": 3},
+    "prioritized": {"sampler": Prioritized(0.6), "max_times_sampled": 3},
+    "epochs": {"sampler": Once(3)},
+    "epochs with a limit": {"sampler": Once(2, False), "max_times_sampled": 2},
+    "no limit": {},
+    "no limit, newest": {"sampler": di_store.Lifo()},
+}
+TIMES = {"queue": 1, "uniform": 3, "prioritized": 3, "epochs": 3, "epochs with a limit": 2}
+"""How often each item is delivered in all; else as often as anybody asks."""
+POINTS = (
+    *sorted(point for point in faults.all_points() if "lease" in point),
+    *("table.draw_item", "table.settle_item", "sample.before_copy", "sample.before_deliver"),
+    *("undo.between", "undo.before_commit", "undo.after_commit", "lock.before_takeover", "table.rolled_back"),
+    *("table.rebuild_middle", "reap.begun", "reap.draw_before_commit", "reap.before_free"),
+)
+DEATHS = ("undo.between:9", "sample.before_deliver:2", "undo.before_commit:14", "undo.after_commit:7")
+"""Of the workers that leave something to repair."""
+ROUNDS = 200
+"""Of a worker whose table has no end."""
+SCHEMA = {"n": di_store.Spec((), "i8")}
+
+
+@pytest.fixture
+def store() -> Iterator[di_store.Store]:
+    with di_store.open(memory="64MiB", seed=1) as opened:
+        yield opened
+        assert opened.check() == []
+
+
+def work(table: di_store.Table, seed: int, fault: str, pipe: Any) -> None:
+    """Lease, and acknowledge or give back; tell of acknowledgements before and after."""
+    rng, batches = random.Random(seed), []
+    pipe.send(([], 0))
+    _core.arm_fault(fault)
+    with suppress(di_store.EndOfData):
+        for _ in range(ROUNDS):
+            if not batches or (len(batches) < 3 and rng.random() < 0.5):
+                with suppress(di_store.Timeout):
+                    batches.append(table.sample(BATCH, min_n=1, linger=0, lease=LONG, timeout=0.05))
+                continue
+            batch = batches.pop(rng.randrange(len(batches)))
+            if rng.random() < 0.3:
+                assert table.give_back(batch) == len(batch)
+                continue
+            pipe.send((batch.keys.tolist(), None))
+            counted = table.ack(batch if rng.random() < 0.5 else batch.keys)
+            pipe.send((batch.keys.tolist(), counted))
+    for batch in batches:
+        table.give_back(batch)
+
+
+class Workers:
+    """What they have told of items of a table: acknowledged ones, and those of calls in which they were killed."""
+
+    def __init__(self, store: di_store.Store, name: str) -> None:
+        self.table = store.create_table("t", capacity=ITEMS, schema=SCHEMA, **TABLES[name])
+        self.items: list[int] = self.table.extend({"n": np.arange(ITEMS)}).tolist()
+        self.times = TIMES.get(name)
+        self.table.finish()
+        self.table.give_back(take(self.table, 1))  # from now on this process has an eye on leases
+        self.sure: Counter[int] = Counter()
+        self.unsure: Counter[int] = Counter()
+        self.kills = 0
+        self.running: list[tuple[Any, Any]] = []
+
+    def start(self, seed: int, fault: str = "") -> Any:
+        """Another one; it has begun."""
+        ours, theirs = WARM.Pipe()
+        process: Any = WARM.Process(target=work, args=(self.table, seed, fault, theirs), daemon=True)
+        process.start()
+        theirs.close()
+        ours.recv()
+        self.running.append((process, ours))
+        return process
+
+    def join(self) -> None:
+        """Listen until all have ended."""
+        for process, pipe in self.running:
+            begun: list[int] = []
+            with suppress(EOFError):
+                while True:
+                    begun, counted = pipe.recv()
+                    if counted is not None:
+                        assert counted == len(begun)
+                        self.sure.update(begun)
+                        begun = []
+            self.unsure.update(begun)
+            process.join(PATIENCE)
+            assert process.exitcode in (0, -signal.SIGKILL)
+            self.kills += process.exitcode != 0
+        self.running = []
+
+    def judge(self) -> None:
+        """Let a last one work to the end. Each item came as often as it should, but for calls that nobody saw end."""
+        for seed in range(ITEMS if self.times else 1):
+            self.start(seed)
+            self.join()
+        until(lambda: leased(self.table) == 0, "the leases of the dead to end")
+        stats, found = self.table.stats(), self.table.peek(self.items).times_sampled.tolist()
+        assert stats["held"] == 0
+        assert stats["samples"] == stats["limiter"]["samples"]
+        if self.times:
+            found = [self.times] * ITEMS
+            with pytest.raises(di_store.EndOfData):
+                take(self.table, 1)
+        else:
+            assert self.table.keys().tolist() == self.items
+            assert sorted(take(self.table, ITEMS).keys.tolist()) == sorted(self.items)
+        assert sum(found) == stats["samples"]
+        for key, times in zip(self.items, found, strict=True):
+            assert self.sure[key] <= times <= self.sure[key] + self.unsure[key]
+
+
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("point", POINTS)
+def test_a_kill_at_any_fault_point_loses_no_item(
+    store: di_store.Store, name: str, point: str, count: Callable[[int, int], int]
+) -> None:
+    """Also of a worker that comes after another death, and ends the leases of that one."""
+    workers = Workers(store, name)
+    for turn in range(count(3, 30)):
+        for fault in (DEATHS[turn % len(DEATHS)], f"{point}:{1 + turn * turn}"):
+            workers.start(turn, fault)
+            workers.join()
+    assert workers.kills >= 2
+    workers.judge()
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_kill_at_any_instruction_loses_no_item(
+    store: di_store.Store, name: str, count: Callable[[int, int], int]
+) -> None:
+    """Of one worker while another one goes on, or of both."""
+    workers, rng = Workers(store, name), random.Random(3)
+    for turn in range(count(8, 300)):
+        pair = [workers.start(10 * turn + at) for at in range(2)]
+        pair[0].join(rng.random() * 0.02)  # at any moment
+        for worker in pair[: 1 + turn % 2]:
+            worker.kill()
+        workers.join()
+    workers.judge()

@@ -1,0 +1,154 @@
+"""A table whose draws may be leased, in plain Python.
+
+Readings beside those of the package: a leased item is drawn by nobody else and is not among `keys()`; it counts for
+`min_size`, unless it is its last draw. Items that are given back come before all others, the oldest first;
+an epoch that misses one of them runs again. What is deleted while it is leased counts as drawn. A limiter that was set
+meanwhile does not count a draw that is given back. A copy of a table may give what was leased first, or in its turn.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from .limiters import Counts, Limiter
+from .selectors import CANDIDATES
+
+
+@dataclass(eq=False)
+class Leasable:
+    """An item. `epoch`: the one that it is to be drawn in next; `counted`: the limiter knows of its leased draw."""
+
+    number: int
+    priority: float
+    epoch: int
+    uses: int = 0
+    leased: bool = False
+    counted: bool = False
+
+
+@dataclass
+class LeaseTable:
+    """`sampler` is a name, also "Queue" or "Once in order"; `epochs` are those of `Once`, None: no last one."""
+
+    sampler: str
+    limiter: Limiter
+    uses: int = 0
+    epochs: int | None = None
+    items: dict[int, Leasable] = field(default_factory=dict)
+    first: set[int] = field(default_factory=set)
+    perhaps_first: set[int] = field(default_factory=set)
+    counts: Counts = field(default_factory=Counts)
+    samples: int = 0
+    epoch: int = 0
+
+    def free(self) -> list[Leasable]:
+        """Items that nobody leases, oldest first."""
+        return [self.items[number] for number in sorted(self.items) if not self.items[number].leased]
+
+    def counted(self) -> Counts:
+        """What the limiter looks at."""
+        self.counts.size = sum(not item.leased or item.uses != self.uses for item in self.items.values())
+        return self.counts
+
+    def insert(self, number: int, priority: float, epoch: int) -> None:
+        """An item that joins this epoch."""
+        self.items[number] = Leasable(number, priority, epoch)
+        self.counts.inserts += 1
+
+    def drawable(self) -> list[Leasable]:
+        """What the next draw may be; opens an epoch if it has to."""
+        if not self.limiter.may_sample(self.counted()):
+            return []
+        free = self._due()
+        back = [item for item in free if item.number in self.first and self._has_chance(item)]
+        if back:
+            return back[:1]
+        perhaps = [item for item in free if item.number in self.perhaps_first and self._has_chance(item)]
+        if self.sampler == "Once in order":
+            return [min(free, key=lambda item: (item.epoch, item.number)), *perhaps] if free else []
+        chosen = {"Queue": CANDIDATES["Fifo"], "Once": list}.get(self.sampler) or CANDIDATES[self.sampler]
+        return chosen(free) + perhaps if free else []
+
+    def draw(self, numbers: list[int], lease: bool) -> bool:
+        """Repeat draws that the store made; whether all of them were possible."""
+        for number in numbers:
+            if number not in [item.number for item in self.drawable()]:
+                return False
+            self._take(self.items[number], lease)
+        return True
+
+    def may_draw(self, n: int, lease: bool, luck: Callable[..., Leasable]) -> bool:
+        """Whether n draws are possible if `luck` chooses among the items, by their uses."""
+        other = copy.deepcopy(self)
+        for _ in range(n):
+            if not (found := other.drawable()):
+                return False
+            other._take(luck(found, key=lambda item: item.uses), lease)
+        return True
+
+    def acknowledge(self, *numbers: int) -> None:
+        """The leased draws of these items are delivered."""
+        for number in numbers:
+            self.items[number].leased = False
+            self._use_up(number)
+
+    def give_back(self, *numbers: int) -> None:
+        """The leased draws of these items have never happened."""
+        for item in (self.items[number] for number in numbers):
+            item.leased = False
+            item.uses -= 1
+            item.epoch -= 1
+            self.epoch = min(self.epoch, item.epoch)
+            self.samples -= 1
+            self.counts.samples -= item.counted
+        self.first.update(numbers)
+
+    def delete(self, number: int) -> None:
+        """No such item any more."""
+        del self.items[number]
+        self.first.discard(number)
+        self.perhaps_first.discard(number)
+
+    def configure(self, limiter: Limiter) -> None:
+        """A limiter that counts anew."""
+        self.limiter = limiter
+        self.counts = limiter.anew(self.counted().size)
+        for item in self.items.values():
+            item.counted = False
+
+    def copied(self) -> None:
+        """Go on as a copy of the table: nothing is leased."""
+        self.give_back(*(item.number for item in self.items.values() if item.leased))
+        self.perhaps_first |= self.first
+        self.first = set()
+
+    def _due(self) -> list[Leasable]:
+        """Of the items that nobody leases, those that the running epoch misses; all without epochs."""
+        free = self.free()
+        if not self.sampler.startswith("Once"):
+            return free
+        while not (due := [item for item in free if item.epoch <= self.epoch]):
+            if not free or (self.epochs is not None and self.epoch + 1 >= self.epochs):
+                break
+            self.epoch += 1
+        return due
+
+    def _has_chance(self, item: Leasable) -> bool:
+        return self.sampler != "Prioritized" or item.priority > 0
+
+    def _take(self, item: Leasable, lease: bool) -> None:
+        item.uses += 1
+        item.epoch += 1
+        self.samples += 1
+        self.counts.samples += 1
+        self.first.discard(item.number)
+        self.perhaps_first.discard(item.number)
+        item.leased = item.counted = lease
+        if not lease:
+            self._use_up(item.number)
+
+    def _use_up(self, number: int) -> None:
+        if self.uses and self.items[number].uses == self.uses:
+            del self.items[number]

@@ -1,0 +1,91 @@
+"""Mutants of leases: who holds an item, how that ends, and what comes back."""
+
+from __future__ import annotations
+
+from mutants.mutant import Mutant
+
+LEASES = "tests/replay/test_leases.py"
+KILLED = "tests/replay/test_leases_killed.py"
+
+MUTANTS = [
+    Mutant(
+        "a-leased-item-is-drawn-again",
+        "leases",
+        "native/replay/lease_ends.cc::take_leases",
+        "  end_live(core, slots);",
+        "",
+        (f"{LEASES}::test_nobody_else_draws_a_leased_item",),
+    ),
+    Mutant(
+        "a-late-acknowledgement-ends-the-next-lease",
+        "leases",
+        "native/replay/leases.cc::Leases::find",
+        "return number == kNoLease || lease->number == number ? lease : nullptr;",
+        "return lease;",
+        (f"{LEASES}::test_what_comes_back_is_drawn_next_and_undoes_its_draw",),
+    ),
+    Mutant(
+        "draws-given-back-by-leases-stay-counted",
+        "leases",
+        "native/replay/lease_ends.cc::LeaseHold::commit",
+        "core_.header.total_samples - undrawn_",
+        "core_.header.total_samples",
+        (f"{LEASES}::test_what_comes_back_is_drawn_next_and_undoes_its_draw", KILLED),
+    ),
+    Mutant(
+        "given-back-items-wait-for-their-turn",
+        "leases",
+        "native/replay/draws.cc::Draws::independent",
+        " &&\n         header_.given_back == 0",
+        "",
+        (f"{LEASES}::test_given_back_items_come_first_whoever_draws",),
+    ),
+    Mutant(
+        "the-dead-keep-their-leases",
+        "leases",
+        "native/replay/lease_ends.cc::is_orphaned",
+        "return lock_owner_word(slot, core.arena->client(slot).generation.load(std::memory_order_acquire)) != word;",
+        "return false;",
+        (KILLED,),
+    ),
+    Mutant(
+        "leases-never-end-by-themselves",
+        "leases",
+        "native/replay/lease_ends.cc::end_due_leases",
+        "if (now < lease.end_ns && !is_orphaned(core, lease)) {",
+        "if (!is_orphaned(core, lease)) {",
+        (f"{LEASES}::test_a_waiting_call_gets_what_comes_back_by_itself",),
+    ),
+    Mutant(
+        "an-ended-lease-lowers-the-epoch",
+        "leases",
+        "native/replay/lease_ends.cc::LeaseHold::commit",
+        "  if (undrawn_ != 0) {\n",
+        "  {\n",
+        (f"{LEASES}::test_calls_on_ended_leases_touch_nothing",),
+    ),
+    Mutant(
+        "checkpoints-lose-leased-items",
+        "leases",
+        "native/snapshot/snapshot.cc::copy_leased",
+        "    image->draws.push_back(key);\n",
+        "",
+        (f"{LEASES}::test_files_hold_leased_items_as_not_drawn",),
+    ),
+    Mutant(
+        "a-killed-growth-forgets-leases",
+        "leases",
+        "native/replay/leases.cc::Leases::move_to",
+        "  if (before != 0) std::memcpy(static_cast<void*>(to), leases_, before * sizeof(Lease));\n",
+        "",
+        (f"{LEASES}::test_many_open_leases",),
+    ),
+    Mutant(
+        "who-fails-at-a-value-fails-again",
+        "leases",
+        "native/replay/lease_ends.cc::settle_leases",
+        "} else if (set.lease.ends) {",
+        "} else if (false) {",
+        (f"{LEASES}::test_values_that_cannot_be_loaded_are_acknowledged",),
+    ),
+]
