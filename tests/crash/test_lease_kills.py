@@ -51,16 +51,18 @@ def store() -> Iterator[di_store.Store]:
         assert opened.check() == []
 
 
-def work(table: di_store.Table, calls: int, seed: int, fault: str, pipe: Any) -> None:
+def work(store: str, calls: int, seed: int, fault: str, pipe: Any) -> None:
     """Lease, and acknowledge or give back; tell of acknowledgements before and after."""
     rng, batches = random.Random(seed), []
+    _core.arm_fault(fault)  # also met while attaching, which settles deaths
+    table = di_store.attach(store, timeout=PATIENCE).table("t")
     pipe.send(([], 0))
-    _core.arm_fault(fault)
     with suppress(di_store.EndOfData):
         for _ in range(calls):
             if not batches or (len(batches) < 3 and rng.random() < 0.5):
                 with suppress(di_store.Timeout):
-                    batches.append(table.sample(BATCH, min_n=1, linger=0, lease=LONG, timeout=0.05))
+                    least = rng.choice((1, BATCH))  # in several steps, or in one hold of the table's lock
+                    batches.append(table.sample(BATCH, min_n=least, linger=0, lease=LONG, timeout=0.05))
                 continue
             batch = batches.pop(rng.randrange(len(batches)))
             if rng.random() < 0.3:
@@ -77,6 +79,7 @@ class Workers:
     """What they have told of items of a table: acknowledged ones, and those of calls in which they were killed."""
 
     def __init__(self, store: di_store.Store, name: str) -> None:
+        self.store = store.name
         self.table = store.create_table("t", capacity=ITEMS, schema=SCHEMA, **TABLES[name])
         self.items: list[int] = self.table.extend({"n": np.arange(ITEMS)}).tolist()
         self.times = TIMES.get(name)
@@ -89,10 +92,11 @@ class Workers:
     def start(self, calls: int, seed: int, fault: str = "") -> Any:
         """Another one; it has begun."""
         ours, theirs = WARM.Pipe()
-        process: Any = WARM.Process(target=work, args=(self.table, calls, seed, fault, theirs), daemon=True)
+        process: Any = WARM.Process(target=work, args=(self.store, calls, seed, fault, theirs), daemon=True)
         process.start()
         theirs.close()
-        ours.recv()
+        with suppress(EOFError):
+            ours.recv()
         self.running.append((process, ours))
         return process
 
