@@ -17,7 +17,7 @@ from warm import WARM
 
 import di_store
 from crash import faults
-from di_store import Once, Prioritized, Queue, _core
+from di_store import Group, Once, Prioritized, Queue, _core
 
 ITEMS, BATCH = 80, 4
 TABLES: dict[str, dict[str, Any]] = {
@@ -26,10 +26,11 @@ TABLES: dict[str, dict[str, Any]] = {
     "prioritized": {"sampler": Prioritized(0.6), "max_times_sampled": 3},
     "epochs": {"sampler": Once(3)},
     "epochs with a limit": {"sampler": Once(2, False), "max_times_sampled": 2},
+    "groups": {"view": Group(2, by="n"), "max_times_sampled": 2},
     "no limit": {},
     "no limit, newest": {"sampler": di_store.Lifo()},
 }
-TIMES = {"queue": 1, "uniform": 3, "prioritized": 3, "epochs": 3, "epochs with a limit": 2}
+TIMES = {"queue": 1, "uniform": 3, "prioritized": 3, "epochs": 3, "epochs with a limit": 2, "groups": 2}
 """How often each item is delivered in all; else as often as anybody asks."""
 POINTS = (
     *sorted(point for point in faults.all_points() if "lease" in point),
@@ -61,7 +62,7 @@ def work(store: str, calls: int, seed: int, fault: str, pipe: Any) -> None:
         for _ in range(calls):
             if not batches or (len(batches) < 3 and rng.random() < 0.5):
                 with suppress(di_store.Timeout):
-                    least = rng.choice((1, BATCH))  # in several steps, or in one hold of the table's lock
+                    least = rng.choice((1, None))  # in several steps, or in one hold of the table's lock
                     batches.append(table.sample(BATCH, min_n=least, linger=0, lease=LONG, timeout=0.05))
                 continue
             batch = batches.pop(rng.randrange(len(batches)))
@@ -81,7 +82,8 @@ class Workers:
     def __init__(self, store: di_store.Store, name: str) -> None:
         self.store = store.name
         self.table = store.create_table("t", capacity=ITEMS, schema=SCHEMA, **TABLES[name])
-        self.items: list[int] = self.table.extend({"n": np.arange(ITEMS)}).tolist()
+        size = 2 if name == "groups" else 1
+        self.items: list[int] = self.table.extend({"n": np.arange(ITEMS).repeat(size)})[::size].tolist()
         self.times = TIMES.get(name)
         self.table.finish()
         self.sure: Counter[int] = Counter()
@@ -164,6 +166,7 @@ def test_a_kill_at_any_instruction_loses_no_item(
         pair = [workers.start(MANY, 10 * turn + at) for at in range(2)]
         pair[0].join(rng.random() * 0.02)  # at any moment
         for worker in pair[: 1 + turn % 2]:
-            worker.kill()
+            if worker.is_alive():
+                worker.kill()
         workers.join()
     workers.judge()

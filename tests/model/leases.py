@@ -1,15 +1,14 @@
 """A table whose draws may be leased, in plain Python.
 
 Readings beside those of the package: a leased item is drawn by nobody else and is not among `keys()`; it counts for
-`min_size`, unless it is its last draw. Items that are given back come before all others, the oldest first;
-an epoch that misses one of them runs again. What is deleted while it is leased counts as drawn. A limiter that was set
-meanwhile does not count a draw that is given back. A copy of a table may give what was leased first, or in its turn.
+`min_size`, unless this is its last draw. Items that are given back come before all others, the oldest first, but not in
+a copy of the table. An epoch that misses one of them runs again. What is deleted while it is leased counts as drawn. A
+limiter that was set meanwhile does not count a draw that is given back.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from .limiters import Counts, Limiter
@@ -38,7 +37,6 @@ class LeaseTable:
     epochs: int | None = None
     items: dict[int, Leasable] = field(default_factory=dict)
     first: set[int] = field(default_factory=set)
-    perhaps_first: set[int] = field(default_factory=set)
     counts: Counts = field(default_factory=Counts)
     samples: int = 0
     epoch: int = 0
@@ -65,11 +63,10 @@ class LeaseTable:
         back = [item for item in free if item.number in self.first and self._has_chance(item)]
         if back:
             return back[:1]
-        perhaps = [item for item in free if item.number in self.perhaps_first and self._has_chance(item)]
         if self.sampler == "Once in order":
-            return [min(free, key=lambda item: (item.epoch, item.number)), *perhaps] if free else []
+            return [min(free, key=lambda item: (item.epoch, item.number))] if free else []
         chosen = {"Queue": CANDIDATES["Fifo"], "Once": list}.get(self.sampler) or CANDIDATES[self.sampler]
-        return chosen(free) + perhaps if free else []
+        return chosen(free) if free else []
 
     def draw(self, numbers: list[int], lease: bool) -> bool:
         """Repeat draws that the store made; whether all of them were possible."""
@@ -79,13 +76,13 @@ class LeaseTable:
             self._take(self.items[number], lease)
         return True
 
-    def may_draw(self, n: int, lease: bool, luck: Callable[..., Leasable]) -> bool:
-        """Whether n draws are possible if `luck` chooses among the items, by their uses."""
+    def must_draw(self, n: int, lease: bool) -> bool:
+        """Whether n draws are possible with the worst luck, which is to draw what is soon used up."""
         other = copy.deepcopy(self)
         for _ in range(n):
             if not (found := other.drawable()):
                 return False
-            other._take(luck(found, key=lambda item: item.uses), lease)
+            other._take(max(found, key=lambda item: item.uses), lease)
         return True
 
     def acknowledge(self, *numbers: int) -> None:
@@ -109,7 +106,6 @@ class LeaseTable:
         """No such item any more."""
         del self.items[number]
         self.first.discard(number)
-        self.perhaps_first.discard(number)
 
     def configure(self, limiter: Limiter) -> None:
         """A limiter that counts anew."""
@@ -121,8 +117,7 @@ class LeaseTable:
     def copied(self) -> None:
         """Go on as a copy of the table: nothing is leased."""
         self.give_back(*(item.number for item in self.items.values() if item.leased))
-        self.perhaps_first |= self.first
-        self.first = set()
+        self.first.clear()
 
     def _due(self) -> list[Leasable]:
         """Of the items that nobody leases, those that the running epoch misses; all without epochs."""
@@ -144,7 +139,6 @@ class LeaseTable:
         self.samples += 1
         self.counts.samples += 1
         self.first.discard(item.number)
-        self.perhaps_first.discard(item.number)
         item.leased = item.counted = lease
         if not lease:
             self._use_up(item.number)
