@@ -74,9 +74,8 @@ void copy_leased(const TableCore& core, TableImage* image) {
     if (core.uses.limited()) item.state += UseCounts::kUndelivered;
     if (used_up) continue;
     if (has_dense(core.header)) {
-      image->dense.insert(
-          image->dense.begin() + static_cast<std::ptrdiff_t>(drawn ? image->dense.size() : image->dense_left), slot);
-      if (!drawn) ++image->dense_left;
+      image->dense.push_back(slot);
+      if (!drawn) std::swap(image->dense.back(), image->dense[image->dense_left++]);
     }
     if (has_own_set(core.header)) {
       image->removed_from.push_back(slot);

@@ -57,6 +57,9 @@ def fill(store: di_store.Store) -> None:
         for at in range(10):
             writer.append({"q": at // 4, "x": float("nan")})
     store.create_table("empty", capacity=10)
+    work = store.create_table("work", capacity=10)
+    work.extend({"x": np.arange(9)})
+    work.sample(2, lease=600)
     store.put({"a": np.zeros(100_000)})
     for _ in range(4):
         store.publish("policy", {"w": np.zeros(50_000)}, keep=2)
@@ -115,6 +118,7 @@ def test_table(scene: Scene) -> None:
     assert limiter["insert_reason"]  # this table is one whose inserts wait
     assert page.facts["next sample"] == "may pass"
     assert page.facts["least items"].startswith("6,000 of 100")
+    assert scene.get("table", table="work").page.facts["items"] == "7 of 10; 2 leased"
 
 
 def test_histograms_are_of_a_sample(scene: Scene) -> None:

@@ -408,6 +408,16 @@ def test_batches_of_all_kinds_have_their_lease(store: Any) -> None:
     assert values.ack(values.sample(2, lease=LONG)) == 2
 
 
+def test_the_parts_of_a_batch_end_on_their_own(store: Any) -> None:
+    table = numbers(store, sampler=Fifo())
+    batch = table.sample(6, lease=LONG)
+    first, second = batch.split(2, by="n")
+    assert first.lease.number == second.lease.number == batch.lease.number
+    assert (table.ack(first), table.give_back(second)) == (3, 3)
+    assert drawn(table.sample(3)) == drawn(second)
+    assert table.ack(batch) == 0
+
+
 class Broken:
     def __reduce__(self) -> Any:
         return float, ("no number",)
@@ -441,7 +451,9 @@ def test_what_has_no_lease_is_refused_in_words(store: Any) -> None:
         table.ack(table.sample(1))
     with pytest.raises(TypeError, match="keys are"):
         table.ack([1.5])
-    with pytest.raises(ValueError, match="only a table leases"):
-        store.mix({"t": 1}).sample(1, lease=LONG)
+    mixture = store.mix({"t": 1})
+    for refused in (mixture.sample, mixture.loader, table.loader):
+        with pytest.raises(ValueError, match=r"lease=600\.0 of a .*: only a table leases items, table\.sample"):
+            refused(1, lease=LONG)
     with pytest.raises(TypeError, match="ack="):
         table.update([], {}, ack=1)

@@ -189,7 +189,7 @@ class Batch:
         )
 
 
-_OF_EXAMPLES = tuple(name for name in Batch.__slots__ if name not in ("__weakref__", "table_size"))
+_OF_EXAMPLES = tuple(name for name in Batch.__slots__ if name not in ("__weakref__", "_lease", "table_size"))
 
 
 def _front(data: Any, n: int) -> Any:

@@ -24,6 +24,7 @@ MADE_BY_THE_STORE = (
     "Mixture",
     "Loader",
     "Batch",
+    "Lease",
     "Items",
     "Draft",
     "IncompleteGroup",
@@ -38,7 +39,7 @@ INSIDE = ("outputs", "become", "bounds", "rows_added", "rows_spanned")
 """Methods without an underscore that only the package itself calls."""
 EXTRA = ("pickle", "copy")
 """Calls of every object: a copy through pickle, and through `copy`."""
-HANDLE_CLASSES = ("Store", "Table", "Writer", "Mixture", "Loader", "Batch", "Ragged", "Items", "Ref")
+HANDLE_CLASSES = ("Store", "Table", "Writer", "Mixture", "Loader", "Batch", "Lease", "Ragged", "Items", "Ref")
 WRITERS = (
     "steps",
     "steps/3",
@@ -194,6 +195,7 @@ MADE_IN_A_WORLD: dict[str, Callable[[World, Call, str, random.Random], Any]] = {
     "Mixture": lambda world, call, on, rng: world.mixture(),
     "Loader": lambda world, call, on, rng: world.loader(rng),
     "Batch": lambda world, call, on, rng: world.batch(on),
+    "Lease": lambda world, call, on, rng: world.leased("steps").lease,
     "Ragged": lambda world, call, on, rng: world.batch("ragged").data["text"],
     "Draft": lambda world, call, on, rng: world.store.reserve({"x": di_store.Spec((3,), "f4")}),
     "Items": lambda *_: di_store.Items(np.arange(3, dtype=np.uint64), np.zeros(3, np.int32), np.zeros(3, np.int64)),
@@ -251,6 +253,11 @@ def _keys(world: World, rng: random.Random, on: str) -> Any:
     return rng.choice(every).copy()
 
 
+def _leased(world: World, rng: random.Random, on: str) -> Any:
+    batch = world.leased(_kind(on))
+    return rng.choice((batch, batch.lease, batch.keys))
+
+
 def _some(*values: Any) -> Callable[[World, random.Random, str], Any]:
     return lambda world, rng, on: copy.copy(rng.choice(values))
 
@@ -291,6 +298,7 @@ def _small_store(world: World, rng: random.Random, on: str) -> Any:
 NUMBER, TEXT, NOTHING, FLAG = _some(1, 2, 4), _some("policy"), _some(None), _some(False, True)
 COLUMNS = _some(None, None, "obs", ("n", "reward"), ["obs"])
 VALUES: dict[str, Callable[[World, random.Random, str], Any]] = {
+    "ack": FLAG,
     "alpha": _some(0.0, 0.6, 1.0),
     "allow_pickle": FLAG,
     "autoreset": _some(None, None, "NextStep", "SameStep", "Disabled"),
@@ -344,6 +352,8 @@ VALUES: dict[str, Callable[[World, random.Random, str], Any]] = {
     "last": _some(None, {"obs": 1}),
     "late": _some(False),
     "lead": NOTHING,
+    "lease": _some(None, None, 0, 0.02, 60.0),
+    "leased": _leased,
     "length": _some(3, 5),
     "limiter": _settings("limiter"),
     "linger": _some(None, 0, 0.01),
@@ -395,6 +405,7 @@ VALUES: dict[str, Callable[[World, random.Random, str], Any]] = {
     "row": _some(0, -1),
     "sampler": _settings("sampler"),
     "schema": _settings("schema"),
+    "seconds": _some(0, 0.5, 60.0),
     "seed": _some(None, 7),
     "shape": _some((3,), (None, 3), ()),
     "shuffle": FLAG,

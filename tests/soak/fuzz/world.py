@@ -175,6 +175,15 @@ class World:
         table = self.table(kind)
         return table.peek(table.keys(0, 4))
 
+    def leased(self, kind: str) -> Any:
+        """A batch with a lease; an ended one, if nothing can be drawn now."""
+        table = self.table(kind)
+        with suppress(di_store.StoreError, ValueError):
+            return table.sample(1, lease=1.0, timeout=0)
+        batch = self.batch(kind)
+        batch._lease = table._backend, 7
+        return batch
+
     def loader(self, rng: random.Random) -> Any:
         """A loader of some table, up to three at a time."""
         if len(self.loaders) < 3:
