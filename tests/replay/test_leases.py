@@ -18,6 +18,7 @@ import pytest
 
 import di_store
 from di_store import Fifo, Group, Lifo, MaxHeap, MinHeap, Once, Prioritized, Queue, SamplesPerInsert, Spec, Uniform
+from di_store.runtime import waits
 
 LONG = 600.0
 """Seconds of a lease that does not end by itself."""
@@ -258,6 +259,17 @@ def test_a_finished_table_ends_when_its_leases_have(store: Any) -> None:
     assert len(table.sample(5, timeout=60)) == 2
     with pytest.raises(di_store.EndOfData):
         table.sample(1)
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_call_without_a_timeout_waits_for_leases(store: Any, monkeypatch: pytest.MonkeyPatch, finished: bool) -> None:
+    """However long nobody writes: their items may come back."""
+    monkeypatch.setattr(waits, "ABANDONED_SECONDS", 0.2)
+    table = numbers(store, 1, limiter=Queue(2))
+    table.sample(1, lease=1.0)
+    if finished:
+        table.finish()
+    assert drawn(table.sample(1)) == [0]
 
 
 def test_keys_mean_the_present_lease_and_batches_their_own(store: Any) -> None:

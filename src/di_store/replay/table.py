@@ -164,7 +164,8 @@ class Table:
 
         Args:
             n: number of examples; may be more than the limiter allows at once.
-            timeout: seconds to wait. None: no limit, but `Timeout` if for 60 s no writer is open and no item comes.
+            timeout: seconds to wait. None: no limit, but `Timeout` if for 60 s no writer is open, no item is leased and
+                none comes.
             min_n: return early with at least this many, once `linger` seconds pass without a further draw; None: n.
             linger: seconds; None: the rest of `timeout`.
             beta: exponent of the importance weights; None: the sampler's.

@@ -389,13 +389,13 @@ class SampleWait(Wait):
         self._attended = self.began
 
     def check_attended(self, table: NativeTable, reason: str) -> None:
-        """Raise `Timeout` if for a minute no writer of the table was open and no insert came."""
+        """Raise `Timeout` if for a minute no writer of the table was open, nothing was leased and no insert came."""
         if self._timeout is not None:
             return
         assert self._arena is not None
         now = time.monotonic()
         stats = table.stats()
-        if stats["writers"]:
+        if stats["writers"] or stats["leased"]:  # leased items may come back
             self._attended = now
         if min(now - self._attended, stats["seconds_since_insert"]) < ABANDONED_SECONDS:
             return
