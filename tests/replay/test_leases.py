@@ -463,9 +463,7 @@ def test_what_has_no_lease_is_refused_in_words(store: Any) -> None:
         table.ack(table.sample(1))
     with pytest.raises(TypeError, match="keys are"):
         table.ack([1.5])
-    mixture = store.mix({"t": 1})
-    for refused in (mixture.sample, mixture.loader, table.loader):
-        with pytest.raises(ValueError, match=r"lease=600\.0 of a .*: only a table leases items, table\.sample"):
-            refused(1, lease=LONG)
+    with pytest.raises(ValueError, match="only a table leases"):
+        store.mix({"t": 1}).sample(1, lease=LONG)
     with pytest.raises(TypeError, match="ack="):
         table.update([], {}, ack=1)

@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 from di_store.base import config
 from di_store.base.dtypes import Array
-from di_store.base.errors import shown
 from di_store.base.lacks import Declares, Lack, check_option
 from di_store.runtime.deadline import Deadline
 
@@ -78,16 +77,6 @@ def lease_seconds(table: Declares, lease: Any) -> float | None:
         return None
     check_option(table, "lease", lease)
     return _seconds("lease", lease)
-
-
-def refuse_lease(of: str, lease: Any) -> None:
-    """Refuse `lease` of draws that have none.
-
-    Raises:
-        ValueError: it is given.
-    """
-    if lease is not None:
-        raise ValueError(f"lease={shown(lease)} of a {of}: only a table leases items, table.sample(lease=)")
 
 
 def _seconds(option: str, seconds: Any) -> float:

@@ -11,7 +11,6 @@ from di_store.base.dtypes import Array
 from di_store.base.errors import shown
 from di_store.replay.batch import Batch, check_out, host_array, key_array
 from di_store.replay.keys import MOST_SHARDS
-from di_store.replay.lease import refuse_lease
 from di_store.replay.loader import Following, Loader
 from di_store.replay.prefetch import DrawSource
 from di_store.replay.sampling import Terms, check_n
@@ -109,7 +108,8 @@ class Mixture:
             items left. ValueError: a table that had no columns when the mixture was made now has different columns; or
             `lease` is given, which only `Table.sample` has.
         """
-        refuse_lease("mixture", lease)
+        if lease is not None:
+            raise ValueError(f"lease={shown(lease)} of a mixture: only a table leases items, table.sample(lease=)")
         terms = Terms(check_n(n), timeout, min_n, linger, replace=config.flag("replace", replace))
         if beta is not None:
             beta = config.real("beta", beta, why="it is the exponent of the importance weights")
@@ -145,10 +145,8 @@ class Mixture:
         drop_last: bool = False,
         timeout: float | None = None,
         replace: bool = True,
-        lease: float | None = None,
     ) -> Loader:
         """An iterator over batches that are drawn ahead; arguments as in `Table.loader`."""
-        refuse_lease("loader", lease)
         source = self._backend.source(columns)
         return Loader(
             self._backend.session, source, batch_size, prefetch, device, pin_memory, beta, drop_last, timeout, replace

@@ -27,7 +27,7 @@ from di_store.policy.views import View, answers_of
 from di_store.replay.batch import Batch, check_out, empty_batch, host_array, key_array, leased_keys
 from di_store.replay.exporting import Exported
 from di_store.replay.incomplete import IncompleteGroup, check_grouped, listed_incomplete
-from di_store.replay.lease import lease_seconds, refuse_lease
+from di_store.replay.lease import lease_seconds
 from di_store.replay.loader import Loader
 from di_store.replay.lost import without_lost
 from di_store.replay.sampling import Terms, check_n
@@ -164,8 +164,7 @@ class Table:
 
         Args:
             n: number of examples; may be more than the limiter allows at once.
-            timeout: seconds to wait. None: no limit, but `Timeout` if for 60 s no writer is open, no item is leased and
-                none comes.
+            timeout: seconds to wait. None: no limit, but `Timeout` after 60 s with no open writer, lease or new item.
             min_n: return early with at least this many, once `linger` seconds pass without a further draw; None: n.
             linger: seconds; None: the rest of `timeout`.
             beta: exponent of the importance weights; None: the sampler's.
@@ -452,7 +451,6 @@ class Table:
         drop_last: bool = False,
         timeout: float | None = None,
         replace: bool = True,
-        lease: float | None = None,
     ) -> Loader:
         """An iterator over batches that are drawn ahead and copied by a background thread.
 
@@ -466,13 +464,11 @@ class Table:
             drop_last: leave out a last batch of fewer than `batch_size` examples.
             timeout: seconds that drawing one batch may take; None: no limit.
             replace: whether a batch may hold an item more than once, as in `sample`.
-            lease: refused: only `sample` has it.
 
         Raises:
             ImportError: `device` or `pin_memory` needs torch. ValueError: an argument is wrong, or there is no such
             device. CapacityError: the batch does not fit in memory.
         """
-        refuse_lease("loader", lease)
         source = self._backend.source(columns, timeout)
         return Loader(
             self._backend.session, source, batch_size, prefetch, device, pin_memory, beta, drop_last, timeout, replace
