@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Iterator
 from decimal import Decimal
@@ -18,7 +19,7 @@ WAYS = ["sample", "loader", "mixture", "loader of a mixture"]
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Node]:
-    with node("unloadable") as made:
+    with node(f"unloadable-{os.getpid()}") as made:
         yield made
 
 
