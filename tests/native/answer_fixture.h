@@ -80,7 +80,7 @@ inline u64 give_late(const std::shared_ptr<Table>& table, std::span<const u64> k
                      LateRange range, Deadline deadline) {
   LateUpdate update(table, ViewSpec{}, {column});
   const std::vector<u8> values(keys.size() * range.given() * row_bytes, 7);
-  return update.run(keys, std::vector<LateValue>{{0, row_bytes, values.data()}}, range, deadline);
+  return update.run(keys, std::vector<LateValue>{{0, row_bytes, values.data()}}, range, std::nullopt, deadline);
 }
 
 // Holds what was drawn of a table of groups against the prompts: each item's answers are all of one prompt.
