@@ -393,7 +393,7 @@ struct alignas(64) TableHeader {
   // leases (replay/leases.h)
   u64 leases;          // truth: descriptor + 1 of their block 32 | places in it 32; 0: none was ever taken
   u64 next_lease;      // truth: number of the next draw with a lease
-  u64 leased;          // derived: leased items
+  Shared<u64> leased;  // derived: leased items; chores look at it without the lock
   u64 leased_used_up;  // derived: of these, items at their use limit; they don't count for the capacity
   u64 given_back;      // derived: live items that are drawn before others
   u64 lease_due_ns;    // when to look next for leases to end; 0: now

@@ -103,7 +103,7 @@ nb::dict stats(const TablePointer& table) {
   all["live"] = table->live();
   all["size"] = size;
   all["held"] = header.held;
-  all["leased"] = header.leased;
+  all["leased"] = header.leased.load();
   all["waiting"] = header.waiting;
   all["gathered"] = header.gathered;
   all["groups_dropped"] = header.groups_dropped;

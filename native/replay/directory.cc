@@ -51,7 +51,8 @@ void fill_header(TableHeader& header, const TableShape& shape) {
   header.gone_count = 0;
   header.size = header.held = header.waiting = header.writers = header.dense_count = header.dense_left = 0;
   header.remover_count = header.remover_left = 0;
-  header.leases = header.leased = header.leased_used_up = header.given_back = 0;
+  header.leases = header.leased_used_up = header.given_back = 0;
+  header.leased.store(0);
   os::random_bytes(&header.next_lease, sizeof header.next_lease);  // no lease of an earlier table or store is one here
   header.next_lease = header.next_lease >> 2 | kFirstLease;
   header.stat_size.store(0);

@@ -44,7 +44,7 @@ u64 end_leases_now(TableCore& core, std::span<const u64> keys, u64 number, Lease
 void take_leases(TableCore& core, DrawSet* set, std::span<const u32> slots, bool delivered);
 // Under the table's lock: leases of a set, of entries from `first` to before `end`, are delivered or given back.
 void settle_leases(TableCore& core, const DrawSet& set, std::size_t first, std::size_t end, bool give_back);
-inline bool has_leases(const TableHeader& table) { return __atomic_load_n(&table.leased, __ATOMIC_RELAXED) != 0; }
+inline bool has_leases(const TableHeader& table) { return table.leased.load(std::memory_order_relaxed) != 0; }
 // "; …" with the number of leased items; "": there are none.
 std::string leased_text(const TableHeader& table);
 

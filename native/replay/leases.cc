@@ -90,7 +90,8 @@ void Leases::take(u32 slot, const NewLease& fresh) {
 }
 
 void Leases::count(u32 slot, i64 more) {
-  header_.leased += static_cast<u64>(more);
+  header_.leased.store(header_.leased.load(std::memory_order_relaxed) + static_cast<u64>(more),
+                       std::memory_order_relaxed);
   if (uses_.limited() && uses_.used_up(items_[slot])) header_.leased_used_up += static_cast<u64>(more);
 }
 
@@ -165,7 +166,8 @@ bool Leases::is_sound(const Lease& lease) const {
 }
 
 void Leases::fill() {
-  header_.leased = header_.leased_used_up = header_.given_back = 0;
+  header_.leased.store(0);
+  header_.leased_used_up = header_.given_back = 0;
   header_.lease_free = 0;
   header_.lease_due_ns = kLeaseNeverEnds;
   if (leases_ == nullptr) return;
