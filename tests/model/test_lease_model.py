@@ -199,7 +199,13 @@ class LeaseMachine(RuleBasedStateMachine):
             self.store.close()
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        pytest.param(name, marks=[pytest.mark.extended] * (name in ("Fifo", "MinHeap", "Once in order")))
+        for name in SAMPLERS
+    ],
+)
 def test_leases_equal_the_model(sampler: str) -> None:
     run = settings(max_examples=500 if FULL else 40, stateful_step_count=60 if FULL else 30)
     run_state_machine_as_test(lambda: LeaseMachine(sampler), settings=run)  # type: ignore[no-untyped-call]

@@ -158,7 +158,7 @@ class RemoteWriter(OwnedWriter):
             self._pipe.catch_up(Deadline.of(limit), "close")
             failure = self._pipe.window.take_failure()
             self._asked("close", {}, every := self._pipe.lanes.every, _all_end(every), limit)
-        except Exception as error:
+        except Exception as error:  # an earlier failure is the one to raise
             if failure is None and not isinstance(error, EndOfData):
                 raise  # a finished table accepts no items: the open episodes add none
         if failure is not None:
