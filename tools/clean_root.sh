@@ -1,10 +1,10 @@
 #!/bin/bash
 # Runs a command of this tree (its last commit) in a Debian or Ubuntu as delivered, as a new user. Wants root and debootstrap.
 #   tools/clean_root.sh make test ARGS="tests/server/test_tls.py tests/cluster/test_etcd.py"
-# Environment: SUITE, MIRROR and ARCH, as debootstrap takes them (another ARCH than this machine's runs by qemu-user, which
-# tools/run_aarch64.sh registers); PACKAGES, which are there before, with commas; WHO=root: not as a user; CLEAN: a folder for
-# the system, kept for a next time; SHOWN: folders of this machine that are shown there. Variables PIP_... are passed on, as
-# are those named in PASSED.
+# Environment: SUITE, MIRROR and ARCH, as debootstrap takes them (another ARCH than this machine's runs by qemu-user:
+# tools/emulate_aarch64.sh); PACKAGES, which are there before, with commas; WHO=root: not as a user; CLEAN: a folder for
+# the system, kept for a next time; SHOWN: folders of this machine that are shown there. Variables PIP_... are passed on,
+# as are those named in PASSED.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 suite=${SUITE:-trixie} who=${WHO:-tester}

@@ -1,26 +1,13 @@
 #!/bin/bash
 # Builds native/ and tests/native with a cross compiler for aarch64 and runs them by qemu-user: run_aarch64.sh BIN [ctest
-# options]. Needs Debian's g++-aarch64-linux-gnu and qemu-user 10 or later (older ones lack calls that the tests make).
-# The tests start programs of their own, so the kernel must know who runs aarch64 programs: as root this registers qemu.
+# options]. Needs root, Debian's g++-aarch64-linux-gnu and qemu-user 10 or later.
 set -euo pipefail
 bin=$(cd "$1" && pwd)
 shift
 build=build/aarch64
 sysroot=/usr/aarch64-linux-gnu
-qemu=$(command -v qemu-aarch64 || command -v qemu-aarch64-static || true)
-
-fail() { echo "$1" >&2; exit 1; }
-command -v aarch64-linux-gnu-g++ >/dev/null || fail "need aarch64-linux-gnu-g++ (Debian: apt-get install g++-aarch64-linux-gnu)"
-[ -n "$qemu" ] || fail "need qemu-aarch64 10 or later (Debian: apt-get install qemu-user)"
-[ "$("$qemu" --version | grep -o 'version [0-9]*' | cut -d' ' -f2)" -ge 10 ] || fail "need qemu-aarch64 10 or later, this is $("$qemu" --version | head -n 1)"
-
-register() {  # the magic: ELF, 64-bit, little-endian, program or shared object, machine 183; F: opened now
-    local binfmt=/proc/sys/fs/binfmt_misc
-    grep -qsE '^enabled' "$binfmt"/*aarch64* 2>/dev/null && return
-    [ -e "$binfmt/register" ] || mount -t binfmt_misc binfmt_misc "$binfmt"
-    printf '%s' ':qemu-aarch64:M::\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00:\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff:'"$qemu:F" >"$binfmt/register"
-}
-register
+command -v aarch64-linux-gnu-g++ >/dev/null || { echo "need aarch64-linux-gnu-g++ (Debian: apt-get install g++-aarch64-linux-gnu)" >&2; exit 1; }
+tools/emulate_aarch64.sh  # the tests start programs of their own
 
 mkdir -p build
 "$bin/cmake" -G Ninja -S . -B "$build" -DCMAKE_MAKE_PROGRAM="$bin/ninja" \

@@ -3,7 +3,8 @@
 # 2.27. Its own Python is too old, so that of a later Ubuntu is built there: try_old_glibc.sh PYTHON=SUITE[:WHEEL]...
 #   tools/try_old_glibc.sh 3.10=jammy:build/wheels/dist/*cp310*x86_64.whl 3.14=resolute
 # Without WHEEL one is built there first, and comes into build/wheels/dist. Wants root, debootstrap, and a mirror of Ubuntu.
-# Environment: CLEAN, a folder for the system and the Pythons, kept for a next time; SHOWN and PIP_... as clean_root.sh.
+# Environment: CLEAN, a folder for the system and the Pythons, kept for a next time; ARCHES, of what is built, as wheels.sh;
+# SHOWN and PIP_... as clean_root.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CLEAN=${CLEAN:-$(mktemp -d /tmp/old-XXXXXX)} SUITE=bionic MIRROR=${MIRROR:-http://archive.ubuntu.com/ubuntu} WHO=root
@@ -32,13 +33,13 @@ build='
 for each in "$@"; do
     version=${each%%=*} rest=${each#*=}
     suite=${rest%%:*} wheel=${rest#"$suite"} python=/opt/$version/bin/python3
-    wheel=${wheel#:}
+    wheel=$(echo ${wheel#:})  # it may be a pattern
     tools/clean_root.sh bash -c "$build" build "$version" "$suite" "$MIRROR"
     if [ -n "$wheel" ]; then
         cp "$wheel" "$CLEAN/opt/"
         tools/clean_root.sh tools/try_wheel.sh "$python" "/opt/$(basename "$wheel")"
     else
-        tools/clean_root.sh env PATH="${python%/*}:/usr/bin:/bin" PYTHONS="$python" ARCHES="$(uname -m)" \
+        tools/clean_root.sh env PATH="${python%/*}:/usr/bin:/bin" PYTHONS="$python" ARCHES="${ARCHES:-$(uname -m)}" \
             sh -c "tools/wheels.sh && cp build/wheels/dist/*.whl /opt"
         mkdir -p build/wheels/dist
         cp "$CLEAN/opt/"*.whl build/wheels/dist/
