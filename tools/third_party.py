@@ -22,6 +22,8 @@ FILES = {  # zstd 1.5.7
     "LICENSE": "7055266497633c9025b777c78eb7235af13922117480ed5c674677adc381c9d8",
 }
 
+CROSS = {"SETUPTOOLS_EXT_SUFFIX", "_PYTHON_HOST_PLATFORM"}  # tools/wheels.sh names the wheel's architecture there
+
 
 def is_whole(path: Path) -> bool:
     return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == FILES[path.name]
@@ -33,8 +35,8 @@ def download(folder: Path) -> Path:
     wanted.write_text(ARCHIVE + "\n")
     name = ARCHIVE.partition("==")[0]
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "-q", "--no-deps"]
-    # The package's setup.py wants parts of setuptools that are gone where this names another architecture's suffix.
-    environment = {key: value for key, value in os.environ.items() if key != "SETUPTOOLS_EXT_SUFFIX"}
+    # pip runs the package's setup.py, with packages that it needs: of this architecture, whatever the build is for.
+    environment = {key: value for key, value in os.environ.items() if key not in CROSS}
     words = [*pip, "--no-binary", name, "--require-hashes", "-d", folder, "-r", wanted]
     subprocess.run(words, check=True, env=environment)
     return next(folder.glob(f"{name}-*.tar.gz"))
