@@ -29,7 +29,7 @@ build='
         make -s install >install.log 2>&1
         /opt/$version/bin/python3 -c "import ssl"
     fi
-    ldd --version | head -n 1'
+    ldd --version | sed -n 1p'
 for each in "$@"; do
     version=${each%%=*} rest=${each#*=}
     suite=${rest%%:*} wheel=${rest#"$suite"} python=/opt/$version/bin/python3
