@@ -6,7 +6,8 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,17 +16,9 @@ from cluster.nodes import Node, node, stop, stopped
 from pains import until
 
 import di_store
-from di_store.client.pipe import WriterPipe
-from di_store.client.writer import RemoteWriter
+from client.pipes import STEP, pipe_of
 
 Names = Callable[[], str]
-STEP = {"obs": di_store.Spec((), "i8"), "reward": di_store.Spec((), "f4")}
-STEP |= {"terminated": di_store.Spec((), "?"), "truncated": di_store.Spec((), "?")}
-
-
-def pipe_of(writer: di_store.Writer) -> WriterPipe:
-    assert isinstance(writer._backend, RemoteWriter)
-    return writer._backend._pipe
 
 
 def kill(served: Node, writer: di_store.Writer) -> None:
@@ -42,29 +35,36 @@ def lanes_row(n: int, ended: tuple[bool, bool] = (False, False)) -> dict[str, An
     return {"obs": rows, "reward": np.zeros(2), "terminated": np.array(ended), "truncated": np.zeros(2, np.bool_)}
 
 
+@contextmanager
+def two_lanes(store_name: Names, **options: Any) -> Iterator[tuple[Node, di_store.Table, di_store.Writer]]:
+    """A table on a node, and a writer of two lanes, of which only the first is in mid-episode."""
+    with node(store_name()) as served, served.connect() as store, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        table = store.create_table("t", capacity=100, view=di_store.Transition(), lanes=2, schema=STEP, **options)
+        with table.writer(lanes=2) as writer:
+            writer.append(lanes_row(0, (False, True)), next={"obs": np.array([1, 101])})
+            writer.flush()
+            yield served, table, writer
+
+
 @pytest.mark.parametrize("timeout", [None, 60.0])
 @pytest.mark.parametrize("finals", ["entries", "dict"])
 def test_lanes_that_are_not_cut_go_on_in_calls_with_final(
     store_name: Names, timeout: float | None, finals: str
 ) -> None:
     """Lane 0 is cut, lane 1 had just ended: each row of lane 1 comes, also of calls that are waited for."""
-    with node(store_name()) as served, served.connect() as store, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        table = store.create_table("t", capacity=100, view=di_store.Transition(), lanes=2, schema=STEP)
-        with table.writer(lanes=2) as writer:
-            writer.append(lanes_row(0, (False, True)), next={"obs": np.array([1, 101])})
-            writer.flush()
-            kill(served, writer)
-            for n in range(2, 5):
-                final: Any = {"obs": np.array([n + 1, 101 + n])}
-                if finals == "entries":
-                    final = np.array([None, {"obs": 101 + n} if n == 4 else None], object)
-                follows = {"obs": np.array([n + 1, 101 + n])}
-                writer.append(lanes_row(n, (False, n == 4)), next=follows, final=final, timeout=timeout)
-            writer.append(lanes_row(5, (True, False)), next={"obs": np.array([6, 106])}, timeout=timeout)
-            writer.append(lanes_row(6), next={"obs": np.array([7, 107])}, timeout=timeout)
-            writer.flush()
-            assert pipe_of(writer).lanes.dropped == 4
+    with two_lanes(store_name) as (served, table, writer):
+        kill(served, writer)
+        for n in range(2, 5):
+            final: Any = {"obs": np.array([n + 1, 101 + n])}
+            if finals == "entries":
+                final = np.array([None, {"obs": 101 + n} if n == 4 else None], object)
+            follows = {"obs": np.array([n + 1, 101 + n])}
+            writer.append(lanes_row(n, (False, n == 4)), next=follows, final=final, timeout=timeout)
+        writer.append(lanes_row(5, (True, False)), next={"obs": np.array([6, 106])}, timeout=timeout)
+        writer.append(lanes_row(6), next={"obs": np.array([7, 107])}, timeout=timeout)
+        writer.flush()
+        assert pipe_of(writer).lanes.dropped == 4
         batch = table.peek(table.keys())
         both = sorted(zip(batch.data["obs"].tolist(), batch.data["next_obs"].tolist(), strict=True))
         assert both == [(0, 1), (6, 7), *((n, n + 1) for n in (100, 102, 103, 104, 105, 106))]
@@ -72,13 +72,7 @@ def test_lanes_that_are_not_cut_go_on_in_calls_with_final(
 
 def test_a_call_over_cut_lanes_that_timed_out_is_not_made_later(store_name: Names) -> None:
     """The queue is full: after `Timeout` nothing was written, and nothing is when there is room."""
-    with node(store_name()) as served, served.connect() as store, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        view = di_store.Transition()
-        table = store.create_table("t", capacity=100, view=view, lanes=2, limiter=di_store.Queue(2), schema=STEP)
-        writer = table.writer(lanes=2)
-        writer.append(lanes_row(0, (False, True)), next={"obs": np.array([1, 101])})
-        writer.flush()
+    with two_lanes(store_name, limiter=di_store.Queue(2)) as (served, table, writer):
         kill(served, writer)
         with pytest.raises(di_store.Timeout):
             writer.append(lanes_row(2), next={"obs": np.array([3, 103])}, timeout=0.5)
@@ -87,22 +81,17 @@ def test_a_call_over_cut_lanes_that_timed_out_is_not_made_later(store_name: Name
         writer.flush()
         assert table.sample(1).data["obs"].tolist() == [102]
         assert len(table) == 0
-        writer.close()
 
 
 def test_a_call_over_cut_lanes_is_not_made_later_by_an_agent_that_was_stopped(store_name: Names) -> None:
-    with node(store_name()) as served, served.connect() as store, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        table = store.create_table("t", capacity=100, view=di_store.Transition(), lanes=2, schema=STEP)
-        with table.writer(lanes=2) as writer:
-            writer.append(lanes_row(0, (False, True)), next={"obs": np.array([1, 101])})
-            writer.flush()
-            kill(served, writer)
-            with stopped(served.agent):
-                with pytest.raises(di_store.Timeout):
-                    writer.append(lanes_row(2), next={"obs": np.array([3, 103])}, timeout=0.2)
-                assert not len(pipe_of(writer).window), "later calls would wait for it"
-            writer.append(lanes_row(4), next={"obs": np.array([5, 105])}, timeout=60)
+    with two_lanes(store_name) as (served, table, writer):
+        kill(served, writer)
+        with stopped(served.agent):
+            with pytest.raises(di_store.Timeout):
+                writer.append(lanes_row(2), next={"obs": np.array([3, 103])}, timeout=0.2)
+            assert not len(pipe_of(writer).window), "later calls would wait for it"
+        writer.append(lanes_row(4), next={"obs": np.array([5, 105])}, timeout=60)
+        writer.close()
         assert sorted(table.peek(table.keys()).data["obs"].tolist()) == [0, 100, 104]
 
 
@@ -125,13 +114,7 @@ def test_the_warning_of_cut_lanes_is_raised_where_the_program_calls(store_name: 
 
 def test_a_call_that_is_asked_again_and_again_leaves_out_its_cut_lanes(store_name: Names) -> None:
     """Lane 0 is cut by the first of two kills, while the call waits for room in a queue."""
-    with node(store_name()) as served, served.connect() as store, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        view = di_store.Transition()
-        table = store.create_table("t", capacity=100, view=view, lanes=2, limiter=di_store.Queue(2), schema=STEP)
-        writer = table.writer(lanes=2)
-        writer.append(lanes_row(0, (False, True)), next={"obs": np.array([1, 101])})
-        writer.flush()
+    with two_lanes(store_name, limiter=di_store.Queue(2)) as (served, table, writer):
         window = pipe_of(writer).window
 
         def kill_twice() -> None:
@@ -139,7 +122,7 @@ def test_a_call_that_is_asked_again_and_again_leaves_out_its_cut_lanes(store_nam
                 until(window.is_under_way, "the call")
                 kill(served, writer)
             until(window.is_under_way, "the call")
-            store.table("t").sample(2)
+            table.sample(2)
 
         other = threading.Thread(target=kill_twice)
         other.start()
@@ -148,7 +131,6 @@ def test_a_call_that_is_asked_again_and_again_leaves_out_its_cut_lanes(store_nam
         other.join()
         assert table.sample(1).data["obs"].tolist() == [102]
         assert len(table) == 0
-        writer.close()
 
 
 def test_close_ends_the_writer_though_lanes_are_cut(store_name: Names) -> None:

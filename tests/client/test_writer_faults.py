@@ -14,15 +14,13 @@ from cluster.nodes import Node, node, stop, stopped
 from pains import Program, until
 
 import di_store
-from di_store.client.pipe import WriterPipe
+from client.pipes import STEP, pipe_of
 from di_store.client.waiting import CallWait
 from di_store.client.writer import RemoteWriter
 from di_store.protocol.connection import Disconnected, Message
 from di_store.protocol.frame import Kind
 
 ROW = {"n": di_store.Spec((), "i8")}
-STEP = {"obs": di_store.Spec((), "i8"), "reward": di_store.Spec((), "f4")}
-STEP |= {"terminated": di_store.Spec((), "?"), "truncated": di_store.Spec((), "?")}
 
 
 @pytest.fixture(scope="module")
@@ -39,17 +37,27 @@ def far(served: Node) -> Iterator[di_store.Store]:
             store.drop_table(name)
 
 
-def pipe_of(writer: di_store.Writer) -> WriterPipe:
-    assert isinstance(writer._backend, RemoteWriter)
-    return writer._backend._pipe
-
-
 def tear(writer: di_store.Writer) -> None:
     """End the connection, and wait until there is another one."""
     shared = pipe_of(writer)._connection
     before = shared._connection
     shared.tear()
     until(lambda: shared.is_open() and shared._connection is not before, "a connection")
+
+
+def break_before_acknowledgement(writer: di_store.Writer, when: threading.Event, patch: pytest.MonkeyPatch) -> None:
+    """Let the connection break, once `when` is set, in place of the next acknowledgement."""
+    pipe = pipe_of(writer)
+    take = pipe.take
+
+    def breaks(message: Message) -> None:
+        if message.kind == Kind.ACKNOWLEDGE:
+            assert when.wait(60)
+            patch.undo()
+            raise Disconnected("the connection breaks")
+        take(message)
+
+    patch.setattr(pipe, "take", breaks)
 
 
 def full(store: di_store.Store, name: str = "t") -> tuple[di_store.Table, di_store.Writer, Any]:
@@ -98,17 +106,7 @@ def test_rows_after_one_that_failed_are_not_written_over_another_connection(
     writer, written = table.writer(), threading.Event()
     writer.append({"obs": 0, **rest}, next={"obs": 1})
     writer.flush()
-    pipe = pipe_of(writer)
-    take = pipe.take
-
-    def breaks(message: Message) -> None:
-        if message.kind == Kind.ACKNOWLEDGE:
-            assert written.wait(60)
-            monkeypatch.undo()
-            raise Disconnected("the connection breaks")
-        take(message)
-
-    monkeypatch.setattr(pipe, "take", breaks)
+    break_before_acknowledgement(writer, written, monkeypatch)
     writer.append({"obs": 99, **rest}, next={"obs": 100})  # not the row that the last one said
     for n in (1, 2):
         writer.append({"obs": n, **rest}, next={"obs": n + 1})
@@ -128,17 +126,8 @@ def test_calls_that_a_killed_agent_has_made_are_not_sent_again(
         writer, killed = store.create_table("t", capacity=100, schema=ROW).writer(), threading.Event()
         writer.append({"n": 0})
         writer.flush()
-        pipe, table = pipe_of(writer), near.table("t")
-        take = pipe.take
-
-        def breaks(message: Message) -> None:
-            if message.kind == Kind.ACKNOWLEDGE:
-                assert killed.wait(60)
-                monkeypatch.undo()
-                raise Disconnected("the agent was killed")
-            take(message)
-
-        monkeypatch.setattr(pipe, "take", breaks)
+        table = near.table("t")
+        break_before_acknowledgement(writer, killed, monkeypatch)
         made = [writer.append({"n": n}) for n in range(1, 4)]
         until(lambda: len(table) == 2, "the row")
         served.kill_agent()
