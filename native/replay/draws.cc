@@ -257,17 +257,16 @@ u32 Draws::draw_in_a_hold(DrawSet* set, u32 step, Strata* strata, Deadline deadl
     TableGuard guard(core_, deadline);
     require_not_taken_over(core_);
     if (header_.leased != 0) end_due_leases(core_);
-    const bool places = !set->lease.on || core_.leases.free_places() >= step;
-    const bool limited = core_.uses.limited();
-    const i64 each = static_cast<i64>(header_.item_bytes);
-    if (places && limited && !arena_.heap().claims.hold(core_.index, step * each, deadline)) {
+    if (!set->lease.on || core_.leases.free_places() >= step) {
+      const i64 bytes = step * static_cast<i64>(header_.item_bytes);
+      if (!core_.uses.limited() || arena_.heap().claims.hold(core_.index, bytes, deadline))
+        return draw_held(set, step, strata, why, again);
       *why = "the store has no free memory to hold drawn items in; raise memory=, or sample fewer at once";
       return 0;
     }
-    if (places) return draw_held(set, step, strata, why, again);
   }
-  *again = true;
   ensure_lease_places(core_, step, deadline);
+  *again = true;
   return 0;
 }
 

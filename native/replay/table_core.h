@@ -69,8 +69,8 @@ class TableCore {
   // Once, the epoch in which it joins.
   void enter_order(u32 slot, u64 joined);
   void end_wait(u32 slot);  // the same for an item that waited for late columns and now has them all
-  // Removes a live, held, leased or waiting item. undrawn_counts: if the item was never drawn and the limiter is a queue's, the
-  // limiter counts one insert less.
+  // Removes a live, held, leased or waiting item. undrawn_counts: if the item was never drawn and the limiter is a
+  // queue's, the limiter counts one insert less.
   void remove(u32 slot, bool undrawn_counts);
   // The slot to remove next. If no item is live, this is the item that has waited longest for late columns; kNone:
   // there is none. An incomplete group goes before a complete one, if it began before the remover's pick was complete.
@@ -83,9 +83,9 @@ class TableCore {
   bool is_stale(const Item& item) const;
   i64 newest_version() const;
 
-  // Sets the charge of held items to the number of items outside the capacity, times item_bytes. Takes the heap's lock. It is called before a hold
-  // ends, and by every recovery. So a kill in between leaves a wrong charge only until the table's lock has its next
-  // owner.
+  // Sets the charge of held items to the number of items outside the capacity, times item_bytes. Takes the heap's lock.
+  // It is called before a hold ends, and by every recovery. So a kill in between leaves a wrong charge only until the
+  // table's lock has its next owner.
   void charge_held(Deadline deadline) DI_REQUIRES(lock);
   // The same after a call has had its effect: it neither fails nor waits long, and the next do_deferred() does the
   // rest.

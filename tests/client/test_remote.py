@@ -23,6 +23,8 @@ import di_store
 from di_store.client.writer import RemoteWriter
 from di_store.client.writer_calls import Sent
 from di_store.protocol.rows import Record
+from di_store.replay.lease import Lease
+from di_store.replay.table import backend_of
 
 Names = Callable[[], str]
 
@@ -357,6 +359,7 @@ def test_calls_that_need_the_stores_machine_are_refused(far: di_store.Store, tmp
         lambda: table.export(tmp_path / "x"),
         lambda: table.ack([]),
         lambda: table.give_back([]),
+        lambda: Lease(backend_of(table), 7, np.zeros(1, np.uint64)).extend(5),  # that was loaded here
     ):
         with pytest.raises(di_store.StoreError, match=r"is on node 127\.0\.0\.1:.*attach"):
             call()

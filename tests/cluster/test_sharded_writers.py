@@ -251,6 +251,17 @@ def test_a_late_call_does_not_ask_for_long_whether_a_shard_is_lost(
         until(lambda: parts.is_lost(shard, why, Deadline(0.5).step(100)), "the shard to be known as silent")
 
 
+def test_leased_items_of_a_process_are_summed_over_the_nodes(stores: list[ClusterStore], nodes: list[Node]) -> None:
+    """Processes of different nodes may have the same pid: here it is one process."""
+    filled(stores[0], "t", [5, 5, 5])
+    with di_store.attach(nodes[0].name) as one, di_store.attach(nodes[1].name) as two:
+        for number, near in enumerate((one, two), 1):
+            near.table("t").sample(number, lease=600)
+        leased = stores[0].table("t").stats()["leased"]
+        assert (leased["items"], list(leased["holders"].values())) == (3, [3])
+    stores[0].drop_table("t")
+
+
 def test_lanes_of_a_lost_node_move_to_other_shards(nodes: list[Node], stores: list[ClusterStore]) -> None:
     """Its lanes are told, and go elsewhere with their next episodes; draws go on; names can be given again."""
     assert all(len(each.nodes()) == 3 for each in stores)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import di_store
-from cluster.nodes import Node, cluster_nodes
+from cluster.nodes import Node, attached, cluster_nodes
 from cluster.shards import ROWS, SCHEMA, SURE, chi_square, filled, numbers, step, table_of
 from di_store import cluster
 from di_store.base.errors import EndOfData, StoreError, TableExists, TableNotFound, Timeout, WriterClosed
@@ -35,16 +35,12 @@ def nodes() -> Iterator[list[Node]]:
 
 @pytest.fixture
 def stores(nodes: list[Node]) -> Iterator[list[ClusterStore]]:
-    made = [cluster.attach(each.name) for each in nodes]
-    for each in made:
-        assert len(each.nodes()) == 3
-    yield made
+    with attached(nodes) as made:
+        yield made
     with cluster.attach(nodes[0].name) as last:
         for name in tables_of(nodes):
             last.drop_table(name)
     assert not tables_of(nodes)
-    for each in made:
-        each.close()
 
 
 @pytest.fixture(autouse=True)

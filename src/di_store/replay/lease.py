@@ -15,7 +15,7 @@ ANY_LEASE = 0
 _LACK = Lack(
     "is of tables in this process's memory", "use it in a process on the table's machine: di_store.attach(NAME).table()"
 )
-NO_LEASES = dict.fromkeys(("lease", "ack", "give_back"), _LACK)
+NO_LEASES = dict.fromkeys(("lease", "ack", "give_back", "extend"), _LACK)
 """The calls and options that tables elsewhere lack."""
 
 

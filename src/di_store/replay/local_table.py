@@ -157,16 +157,17 @@ class LocalTable(TableBackend):
         handle = self.writable()
         check_replace(handle, terms.n, terms.replace)
         if terms.lease is not None:
-            return self._leased(handle, terms, beta_of(handle, beta), columns, out)
-        return read_batch(handle, found, terms, beta_of(handle, beta), columns, out)
+            self._begin_learning(handle)
+        batch = read_batch(handle, found, terms, beta_of(handle, beta), columns, out)
+        if terms.lease is not None:
+            batch._lease = self, terms.lease_number
+        return batch
 
     def lease_now(self, n: int, beta: float | None, lease: Any, distinct: bool) -> Batch | None:
         handle = self.writable()
         if handle.opaque or handle.schema is None or type(lease) not in (float, int) or not 0 <= lease < math.inf:
             return None
-        if not self._learns:
-            begin_learning(handle.arena)
-            self._learns = True
+        self._begin_learning(handle)
         found = handle.reader().lease(n, beta, distinct, lease)
         if found is None:
             return None
@@ -174,20 +175,11 @@ class LocalTable(TableBackend):
         batch._lease = self, found[1]
         return batch
 
-    def _leased(
-        self,
-        handle: TableHandle,
-        terms: Terms,
-        beta: float | None,
-        columns: str | Iterable[str] | None,
-        out: Batch | None,
-    ) -> Batch:
+    def _begin_learning(self, handle: TableHandle) -> None:
+        """At the first draw with a lease; `first_sample` does it for the others."""
         if not self._learns:
             begin_learning(handle.arena)
             self._learns = True
-        batch = read_batch(handle, None, terms, beta, columns, out)
-        batch._lease = self, terms.lease_number
-        return batch
 
     def peek(self, keys: Array, columns: str | Iterable[str] | None, deadline: Deadline | None = None) -> Batch:
         handle = self.open()
@@ -259,6 +251,4 @@ def load_table(store: str, name: str, readonly: bool) -> Table:
 
 def load_lease(load: Any, arguments: tuple[Any, ...], number: int, keys: Array) -> Lease:
     """Unpickle a lease; `load` and `arguments` are those of its table."""
-    backend = backend_of(load(*arguments))
-    assert isinstance(backend, LocalTable)
-    return Lease(backend, number, keys)
+    return Lease(backend_of(load(*arguments)), number, keys)

@@ -173,7 +173,7 @@ class Table:
                 over the front of its arrays.
             replace: whether a batch may hold an item more than once. False: each draw chooses among the items that the
                 batch does not hold yet, as numpy's ``Generator.choice(replace=False)``. `Fifo` and `Lifo` then give the
-                next n items, heaps the n best. `probabilities` are still those of one draw from all items.
+                next n items, heaps the n best. Takes up to 1.5 times as long. `probabilities` are of a draw from all.
             lease: seconds from the return of this call, in which nobody else draws or evicts the items. `ack` ends
                 this; otherwise they are drawn again, before others. None: the items count as done at once.
 

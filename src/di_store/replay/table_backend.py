@@ -205,8 +205,12 @@ class TableBackend(ABC):
         raise lacking(self, "give_back" if give_back else "ack")
 
     def extend_leases(self, keys: Array, number: int, seconds: float, deadline: Deadline) -> int:
-        """As `Lease.extend`, which only batches of tables with leases have."""
-        raise NotImplementedError
+        """As `Lease.extend`. A lease that was pickled may be loaded on another machine."""
+        raise lacking(self, "extend")
+
+    def pickled_lease(self, number: int, keys: Array) -> tuple[Any, ...]:
+        """What ``Lease.__reduce__`` returns."""
+        raise lacking(self, "extend")
 
     @abstractmethod
     def update_priorities(self, keys: Array, priorities: Array, deadline: Deadline) -> int: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, cast
 
 from di_store.cluster.shards.parts import Parts
@@ -80,8 +81,12 @@ def _all(there: list[TableStats], name: str) -> list[Any]:
 
 def _leased(each: list[LeasedStats]) -> LeasedStats:
     ages = [one["oldest_seconds"] for one in each if one["oldest_seconds"] is not None]
-    holders = {who: items for one in each for who, items in one["holders"].items()}
-    return LeasedStats(items=sum(one["items"] for one in each), oldest_seconds=max(ages, default=None), holders=holders)
+    holders = Counter[str]()  # nodes may have processes with the same pid
+    for one in each:
+        holders.update(one["holders"])
+    return LeasedStats(
+        items=sum(one["items"] for one in each), oldest_seconds=max(ages, default=None), holders=dict(holders)
+    )
 
 
 def _limiter(each: list[LimiterStats]) -> LimiterStats:
