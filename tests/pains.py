@@ -64,9 +64,10 @@ class Program:
 
     def signal(self, number: int) -> None:
         """Send it a signal; for SIGSTOP, wait until it has stopped."""
-        self.process.send_signal(number)
         if number == signal.SIGSTOP:
-            until(lambda: status(self.pid)["State"].startswith("T"), "the program to stop")
+            stop(self.pid)
+        else:
+            self.process.send_signal(number)
 
     def finish(self, seconds: float = BOUND_SECONDS) -> tuple[str, str]:
         """Its stdout and stderr, after it ended well."""
@@ -81,6 +82,25 @@ def until(condition: Callable[[], Any], what: str, seconds: float = BOUND_SECOND
     while not condition():
         assert time.monotonic() < end, f"waited {seconds:.0f} s for {what}"
         pause.wait(0.005)
+
+
+def stop(pid: int) -> None:
+    """SIGSTOP, and wait until all threads have stopped: each of them runs on for a moment."""
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: is_stopped(pid), f"process {pid} to stop")
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether all threads of a process are stopped."""
+    try:
+        return all(status(thread)["State"].startswith("T") for thread in threads_of(pid))
+    except (FileNotFoundError, ProcessLookupError):  # a thread has ended meanwhile
+        return False
+
+
+def threads_of(pid: int) -> list[int]:
+    """The kernel's numbers of a process's threads."""
+    return [int(each) for each in os.listdir(f"/proc/{pid}/task")]
 
 
 def is_removed(folder: Path, name: str) -> bool:

@@ -25,6 +25,7 @@ from typing import Any
 import cli_run
 import pytest
 from cli_run import call, command, process, run
+from pains import is_stopped
 
 import di_store
 from di_store.cli.stores import reports
@@ -88,12 +89,6 @@ def shown_status(name: str) -> str:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(importlib.import_module("di_store.cli.status"), "reports", lambda: reports(name))
         return call("status").stdout
-
-
-def is_stopped(pid: int) -> bool:
-    """Whether a process was stopped."""
-    with open(f"/proc/{pid}/stat") as stat:
-        return stat.read().rpartition(")")[2].split()[0] == "T"
 
 
 @pytest.mark.parametrize("arguments", [("inspect",), ("check",), ("rm",), ("top", "--once")], ids=" ".join)

@@ -12,14 +12,13 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from cluster.nodes import Node, node
 from cluster.served import TOKEN, agent_here, port_of
-from pains import until
+from pains import stop, until
 
 import di_store
 from di_store.base.errors import DrawsLost
@@ -52,13 +51,6 @@ def served(running: Node) -> Iterator[Node]:
     with running.connect() as last:
         for name in last.stats()["tables"]:
             last.drop_table(name)
-
-
-def stop(pid: int) -> None:
-    """Stop a process, all threads of it."""
-    os.kill(pid, signal.SIGSTOP)
-    folder = Path(f"/proc/{pid}/task")
-    until(lambda: all(" T " in (each / "stat").read_text() for each in folder.iterdir()), "the agent to stop")
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
-from pains import status, until
+from pains import stop
 
 import di_store
 from cluster.nodes import Node, node
@@ -49,8 +49,7 @@ class Member:
     def stop(self) -> Callable[[], None]:
         """SIGSTOP to the agent; returns what lets it go on."""
         pid = self.served.agent
-        os.kill(pid, signal.SIGSTOP)
-        until(lambda: status(pid)["State"].startswith("T"), "the agent to stop")
+        stop(pid)
         return lambda: os.kill(pid, signal.SIGCONT)
 
     def newest(self) -> int:

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from pains import status, until
+from pains import stop, until
 from programs import need
 
 import di_store
@@ -127,12 +127,6 @@ class Node:
         """End it as Ctrl-C would."""
         self.process.send_signal(signal.SIGINT)
         self.process.wait(SERVED_SECONDS)
-
-
-def stop(pid: int) -> None:
-    """SIGSTOP, and wait until it holds: a process with several threads runs on for a moment."""
-    os.kill(pid, signal.SIGSTOP)
-    until(lambda: status(pid)["State"].startswith("T"), "the process to stop")
 
 
 @contextmanager

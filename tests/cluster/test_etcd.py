@@ -10,13 +10,12 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from cli_run import call, fails
-from pains import until
+from pains import stop, until
 
 import di_store
 from cluster.nodes import Etcd, Node, node
@@ -65,15 +64,16 @@ def nodes(etcd: Etcd) -> Iterator[list[Node]]:
 def stopped(etcd: Etcd) -> Iterator[Callable[[], None]]:
     """All members are stopped. It gives what has them go on."""
 
-    def send(number: int) -> None:
+    def go_on() -> None:
         for each in etcd.members:
-            each.send_signal(number)
+            each.send_signal(signal.SIGCONT)
 
-    send(signal.SIGSTOP)
     try:
-        yield partial(send, signal.SIGCONT)
+        for each in etcd.members:
+            stop(each.pid)
+        yield go_on
     finally:
-        send(signal.SIGCONT)
+        go_on()
 
 
 def test_etcd_entries_are_read_and_written(directory: EtcdDirectory, etcd: Etcd) -> None:

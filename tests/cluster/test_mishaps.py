@@ -29,10 +29,12 @@ from di_store.base.errors import (
     StoreFull,
     StoreNotFound,
     TableNotFound,
+    Timeout,
 )
 from di_store.client.address import Address
 from di_store.cluster import tables
 from di_store.cluster.joining import STORE_ENV
+from di_store.cluster.objects import ClusterObjects
 from di_store.cluster.store import ClusterStore
 from di_store.replay.table import backend_of
 from di_store.runtime.deadline import Deadline
@@ -177,6 +179,19 @@ def test_a_copy_is_read_while_the_home_is_stopped(stores: list[ClusterStore], no
     with stopped(*nodes[1].pids):
         for timeout in (0, 2):
             assert same(stores[0].get(ref, timeout=timeout), LARGE)
+
+
+def test_a_silent_home_is_asked_again_after_the_others(
+    stores: list[ClusterStore], nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref, asked = stores[1].put(LARGE), []
+    read, search = ClusterObjects._from, ClusterObjects._holder
+    monkeypatch.setattr(ClusterObjects, "_from", lambda *each: (asked.append(each[1]), read(*each))[1])
+    monkeypatch.setattr(ClusterObjects, "_holder", lambda *each: (asked.append(None), search(*each))[1])
+    with stopped(*nodes[1].pids), pytest.raises((NodeUnavailable, Timeout)):
+        stores[0].get(ref, timeout=0)
+    home = stores[0].node.cluster.home_of(ref.raw)
+    assert asked == [home, None, home]
 
 
 def test_copies_leave_room_for_puts(store_name: Callable[[], str]) -> None:

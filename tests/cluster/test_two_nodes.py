@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from foreign_values import Bomb
+from pains import stop
 
 import di_store
 from cluster.nodes import Node, free_ports, node
@@ -64,7 +65,7 @@ def test_calls_on_a_stopped_node_name_it_in_time(nodes: list[Node], stores: list
     remote, ref = here.table("far"), there.put(PART)
     stopped = [nodes[1].process.pid, *nodes[1].agents()]
     for pid in stopped:
-        os.kill(pid, signal.SIGSTOP)
+        stop(pid)
     try:
         where = nodes[1].address.split("/")[2]
         calls: list[Callable[[], Any]] = [

@@ -28,11 +28,6 @@ store.get(key)
 """
 
 
-def state_of(pid: int) -> str:
-    """As the kernel names it: "T" is stopped."""
-    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-
-
 def test_concurrent_ledger_blocks_have_room_for_all_dropped_pins(store_name: Callable[[], str]) -> None:
     count = (THREADS + 1) * BLOCK - 50
     with di_store.open(store_name(), memory="64MiB") as store:
@@ -40,7 +35,7 @@ def test_concurrent_ledger_blocks_have_room_for_all_dropped_pins(store_name: Cal
         arrays: list[Any] = [store.get(ref) for ref in refs[:BLOCK]]  # the ledger is full
         child = subprocess.Popen([sys.executable, "-c", CHILD, store.name])
         try:
-            pains.until(lambda: state_of(child.pid) == "T", "the child, stopped with the heap's lock")
+            pains.until(lambda: pains.is_stopped(child.pid), "the child, stopped with the heap's lock")
             late = refs[BLOCK : BLOCK + THREADS]
             threads = [threading.Thread(target=lambda ref=ref: arrays.append(store.get(ref))) for ref in late]
             for thread in threads:
@@ -71,7 +66,7 @@ def test_a_snapshot_can_end_while_the_heap_is_locked(store_name: Callable[[], st
         snapshot = _core.Snapshot(arena, None, 60.0)
         child = subprocess.Popen([sys.executable, "-c", CHILD, store.name])
         try:
-            pains.until(lambda: state_of(child.pid) == "T", "the child, stopped with the heap's lock")
+            pains.until(lambda: pains.is_stopped(child.pid), "the child, stopped with the heap's lock")
             snapshot.close(60.0)
         finally:
             os.kill(child.pid, signal.SIGCONT)

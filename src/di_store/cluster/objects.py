@@ -82,18 +82,22 @@ class ClusterObjects:
             return self._searched(raw, deadline, copy)
         if home.uuid == self._session.uuid:
             return self._here.get(raw, deadline.left, copy)
-        search = LEAST_SECONDS if any(each != home for each in self._cluster.last_seen()) else 0.0
+        others = [each for each in self._cluster.last_seen() if each != home]
+        soon = deadline.left is not None and deadline.left < LOOK_SECONDS
+        # In a call without time, a home that is silent for a quarter of the grace is asked again after the others.
+        parts, search = (4 if soon and others else 1), (LEAST_SECONDS if others else 0.0)
         try:
-            return self._from(home, raw, deadline.step(1, after=search, least=LEAST_SECONDS), copy)
+            return self._from(home, raw, deadline.step(parts, after=search, least=LEAST_SECONDS), copy)
         except (NodeUnavailable, Timeout) as error:
             _clear_frames(error)
-            soon = deadline.left is not None and deadline.left < LOOK_SECONDS
-            others = self._cluster.last_seen() if soon else self._cluster.others()
-            rest = deadline.step(2, least=LEAST_SECONDS).rest()
+            if not soon:
+                others = [each for each in self._cluster.others() if each != home]
+            rest = deadline.step(1, after=LEAST_SECONDS, least=LEAST_SECONDS).rest()
             look = _SEARCH_SECONDS if rest is None else min(rest, _SEARCH_SECONDS)
-            if (other := self._holder(raw, [each for each in others if each != home], look)) is None:
+            other = self._holder(raw, others, look)
+            if other is None and parts == 1:
                 raise
-            return self._from(other, raw, deadline.another(), copy)
+        return self._from(other or home, raw, deadline.another(), copy)
 
     def get_many(self, raws: list[bytes], deadline: Deadline, copy: bool | None) -> list[Any]:
         """`Store.get_many`: several objects under one deadline."""
