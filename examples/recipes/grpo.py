@@ -28,6 +28,7 @@ NUMBERS, HELD_OUT = 100, 2_000  # sums a+b of numbers below 100; so many of the 
 PROMPT, ANSWER = 6, 4  # characters of a prompt, "07+85=", and of the longest answer, "198."
 WORKERS, GROUP, SHARES, PROMPTS = 2, 8, 2, 16  # answers of a prompt, calls that write them, prompts of a call
 BATCH, MAX_STALENESS = 32, 4  # groups; versions: one is published after each update
+LEASE_SECONDS = 60  # for prompts and answers that a process works on: many times what it needs
 CLIP_LOW, CLIP_HIGH, BETA = 0.2, 0.28, 0.01
 KNOWN = 0.25  # probability of a right answer with which the warm-up ends
 WIDTH, HEADS, LAYERS = 64, 4, 2
@@ -139,7 +140,8 @@ def rollout_worker(index: int, seed: int, store: di_store.Store) -> None:
     prompts, each = store.table("prompts"), GROUP // SHARES
     with store.writer(["verify", "refer", "train"], lanes=PROMPTS * each) as writer:
         while True:
-            share = prompts.sample(PROMPTS).data
+            drawn = prompts.sample(PROMPTS, lease=LEASE_SECONDS)
+            share = drawn.data
             if new := store.latest("policy", newer_than=version):  # what is appended from here on has this version
                 net.load_state_dict(new.value)
                 version = new.version
@@ -151,25 +153,26 @@ def rollout_worker(index: int, seed: int, store: di_store.Store) -> None:
                     "log_prob": [row[:n] for row, n in zip(log_prob, lengths, strict=True)],
                 }
             )  # waits while the trainer's queue is full
+            prompts.ack(drawn)  # a worker that is killed before this leaves its prompts to another
 
 
 def verifier(_: int, store: di_store.Store) -> None:
     answers = store.table("verify")
     while True:
-        batch = answers.sample(PROMPTS * GROUP, min_n=1, linger=0)
+        batch = answers.sample(PROMPTS * GROUP, min_n=1, linger=0, lease=LEASE_SECONDS)
         rewards = [is_right(decode(tokens)) for tokens in batch.data["tokens"]]
-        answers.update(batch.keys, {"reward": np.float32(rewards)})
+        answers.update(batch, {"reward": np.float32(rewards)}, ack=True)
 
 
 def reference(_: int, store: di_store.Store) -> None:
     net, answers = Transformer(), store.table("refer")
     net.load_state_dict(store.latest("reference").value)
     while True:
-        batch = answers.sample(PROMPTS * GROUP, min_n=1, linger=0)
+        batch = answers.sample(PROMPTS * GROUP, min_n=1, linger=0, lease=LEASE_SECONDS)
         tokens = torch.from_numpy(batch.data["tokens"].padded(to=PROMPT + ANSWER))
         with torch.inference_mode():
             log_prob = log_probs(net, tokens)
-        answers.update(batch.keys, {"ref_log_prob": log_prob})
+        answers.update(batch, {"ref_log_prob": log_prob}, ack=True)
 
 
 def grpo_loss(net: nn.Module, data: dict) -> torch.Tensor:
@@ -243,7 +246,7 @@ def main() -> int:
         store.create_table(
             "train",
             capacity=4 * BATCH,
-            view=di_store.Group(GROUP, by="prompt"),
+            view=di_store.Group(GROUP, by="prompt", unique=True),  # prompts of a killed worker may be answered twice
             schema=ANSWERS,
             limiter=di_store.Queue(BATCH),
             weights="policy",

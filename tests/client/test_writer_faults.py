@@ -279,17 +279,17 @@ import di_store
 
 store = di_store.connect(sys.argv[1])
 writer, ref = store.table("t").writer(), store.put(7)
-made, told = writer.append({"n": 2}), threading.Event()
+made, told, first = writer.append({"n": 2}), threading.Event(), threading.Lock()
 shared, main = writer._backend._pipe._connection, threading.get_ident()
 
 def handler(*_):
-    if shared._reader == main and not told.is_set():
+    if shared._reader == main and first.acquire(blocking=False):  # another signal may interrupt this one
+        told.set()
         for call in (lambda: made.keys, lambda: store.get(ref)):
             try:
                 print(call(), flush=True)
             except di_store.StoreError as error:
                 print(error.message, flush=True)
-        told.set()
 
 def interrupt():
     while not told.wait(0.01):
