@@ -363,7 +363,11 @@ def test_calls_that_need_the_stores_machine_are_refused(far: di_store.Store, tmp
     ):
         with pytest.raises(di_store.StoreError, match=r"is on node 127\.0\.0\.1:.*attach"):
             call()
-    for refused in (lambda: table.sample(1, lease=5), lambda: table.update([], {}, ack=True)):
+    for refused in (
+        lambda: table.sample(1, lease=5),
+        lambda: table.loader(1, lease=5),
+        lambda: table.update([], {}, ack=True),
+    ):
         with pytest.raises(ValueError, match=r"=.* is of tables in this process's memory.*attach"):
             refused()
     far.drop_table("local")

@@ -91,6 +91,21 @@ class LeaseMachine(RuleBasedStateMachine):
         if batch is not None:
             self.batches.append((batch, set(self.numbers(batch))))
 
+    @rule(n=st.integers(1, 3), count=st.integers(1, 3), prefetch=st.sampled_from((0, 1, 8)))
+    def load(self, n: int, count: int, prefetch: int) -> None:
+        """Batches of a loader that is closed then, as if it had drawn nothing ahead."""
+        with self.table.loader(n, prefetch=prefetch, lease=LONG, timeout=0) as loader:
+            for _ in range(count):
+                certain = self.model.must_draw(n, True)
+                try:
+                    batch = next(loader)
+                except di_store.Timeout:
+                    assert not certain
+                    break
+                assert self.model.draw(self.numbers(batch), True)
+                self.batches.append((batch, set(self.numbers(batch))))
+        self.agree()
+
     @rule(n=st.integers(1, 3), call=st.sampled_from(["ack", "give_back"]))
     def expire(self, n: int, call: str) -> None:
         """A lease of no time is over when the next call sees it."""

@@ -6,6 +6,7 @@ from mutants.mutant import Mutant
 
 LEASES = "tests/replay/test_leases.py"
 KILLED = "tests/replay/test_leases_killed.py"
+LOADER = "tests/replay/test_leased_loader.py"
 
 MUTANTS = [
     Mutant(
@@ -87,5 +88,21 @@ MUTANTS = [
         "} else if (set.lease.ends) {",
         "} else if (false) {",
         (f"{LEASES}::test_values_that_cannot_be_loaded_are_acknowledged",),
+    ),
+    Mutant(
+        "leases-end-while-a-batch-is-ahead",
+        "leases",
+        "native/replay/lease_ends.cc::take_leases",
+        "delivered ? lease_end(now, set->lease.span_ns) : kLeaseNeverEnds",
+        "lease_end(now, set->lease.span_ns)",
+        (f"{LOADER}::test_the_seconds_begin_with_next",),
+    ),
+    Mutant(
+        "a-loader-ends-while-its-batches-may-come-back",
+        "leases",
+        "src/di_store/replay/prefetch.py::Prefetch._note_end",
+        "self._terms.lease is None or not self._queue",
+        "True",
+        (f"{LOADER}::test_a_finished_table_gives_each_item_until_it_is_acknowledged",),
     ),
 ]

@@ -37,12 +37,13 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def _work_and_die(table: Any, begun: Any, done: Any, point: str) -> None:
+def _work_and_die(table: Any, begun: Any, done: Any, point: str, loads: bool) -> None:
     """Acknowledge items, counting before and after, and give others back."""
     _core.arm_fault(point)
+    loader = table.loader(3, prefetch=2, lease=LONG, timeout=0) if loads else None
     for _ in range(6):
         try:
-            batch = table.sample(3, lease=LONG, timeout=0)
+            batch = table.sample(3, lease=LONG, timeout=0) if loader is None else next(loader)
         except di_store.Timeout:
             break
         for n in batch.data["n"][:2]:
@@ -55,8 +56,8 @@ def _work_and_die(table: Any, begun: Any, done: Any, point: str) -> None:
 
 
 @pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_kill_anywhere_gives_leases_back(kind: str, point: str) -> None:
+@pytest.mark.parametrize(("kind", "loads"), [*((kind, False) for kind in KINDS), ("once", True), ("queue", True)])
+def test_a_kill_anywhere_gives_leases_back(kind: str, loads: bool, point: str) -> None:
     """Each item was drawn as often as it was acknowledged, and nobody holds one."""
     context = mp.get_context("fork")
     for count in (1, 2, 5, 20):
@@ -64,7 +65,7 @@ def test_a_kill_anywhere_gives_leases_back(kind: str, point: str) -> None:
             table = store.create_table("t", capacity=ITEMS, **KINDS[kind])
             table.extend({"n": np.arange(ITEMS)})
             begun, done = context.Array("i", ITEMS, lock=False), context.Array("i", ITEMS, lock=False)
-            worker = context.Process(target=_work_and_die, args=(table, begun, done, f"{point}:{count}"))
+            worker = context.Process(target=_work_and_die, args=(table, begun, done, f"{point}:{count}", loads))
             worker.start()
             worker.join(120)
             assert worker.exitcode in (0, -signal.SIGKILL)

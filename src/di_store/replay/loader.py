@@ -9,15 +9,17 @@ import os
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from types import TracebackType
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypedDict, TypeVar
 
 from di_store.base import config
 from di_store.base.errors import DrawsLost, StoreClosed, StoreError
+from di_store.base.lacks import Declares
 from di_store.replay.batch import Batch
 from di_store.replay.devices import Placer
+from di_store.replay.lease import lease_seconds
 from di_store.replay.prefetch import DrawSource, Prefetch
 from di_store.replay.sampling import Draws, Terms, check_n
 from di_store.runtime.staging import Staging
@@ -36,6 +38,24 @@ _open: weakref.WeakValueDictionary[int, Loader] = weakref.WeakValueDictionary() 
 _ending = False
 
 
+class LoaderOptions(TypedDict, total=False):
+    """The options of a loader as a caller gave them, not checked yet. `Table.loader` explains each option."""
+
+    prefetch: int
+    device: Any
+    pin_memory: bool
+    beta: float | Callable[[int], float | None] | None
+    columns: str | Iterable[str] | None
+    drop_last: bool
+    timeout: float | None
+    replace: bool
+    lease: float | None
+
+
+LOADER_OPTIONS: tuple[str, ...] = tuple(LoaderOptions.__annotations__)
+"""The names of the options."""
+
+
 class Following(Protocol):
     """The session that a loader ends with."""
 
@@ -45,6 +65,14 @@ class Following(Protocol):
 
     def follow(self, handle: H, end: Callable[[H, StoreError], None]) -> None:
         """As `Session.follow`."""
+
+
+class Drawn(Declares, Protocol):
+    """The backend of the table or mixture that a loader draws from."""
+
+    @property
+    def session(self) -> Following:
+        """The session that the loader ends with."""
 
 
 def _closed(error: StoreError) -> BaseException:
@@ -60,31 +88,27 @@ class Loader:
     disk if necessary.
 
     Batches drawn ahead count as samples. Their memory is not part of the table's capacity. Batches that were not handed
-    out are given back by `close`, or by the store if this process dies.
+    out are given back by `close`, or by the store if this process dies. With ``lease=``, the seconds of a batch begin
+    when `next` returns it, and `close` leaves it leased.
     """
 
-    def __init__(
-        self,
-        session: Following,
-        source: DrawSource,
-        batch_size: int,
-        prefetch: int = 2,
-        device: Any = None,
-        pin_memory: bool = False,
-        beta: float | Callable[[int], float | None] | None = None,
-        drop_last: bool = False,
-        timeout: float | None = None,
-        replace: bool = True,
-    ) -> None:
-        terms = Terms(check_n(batch_size, "batch_size"), timeout, replace=replace)
+    def __init__(self, drawn: Drawn, source: DrawSource, batch_size: int, options: LoaderOptions) -> None:
+        for name in options:
+            if name not in LOADER_OPTIONS:
+                raise TypeError(f"loader() got an unexpected keyword argument {name!r}")
+        timeout, replace = options.get("timeout"), options.get("replace", True)
+        lease = lease_seconds(drawn, options.get("lease"))
+        terms = Terms(check_n(batch_size, "batch_size"), timeout, replace=replace, lease=lease)
         source.check_replace(terms.n, replace, timeout)
-        prefetch = config.count("prefetch", prefetch, minimum=0, maximum=MAX_PREFETCH)
+        prefetch = config.count("prefetch", options.get("prefetch", 2), minimum=0, maximum=MAX_PREFETCH)
+        beta = options.get("beta")
         if not callable(beta) and beta is not None:
             beta = config.real("beta", beta, why="it is the exponent of the importance weights")
-        drop_last = config.flag("drop_last", drop_last)
-        placer = Placer(device, config.flag("pin_memory", pin_memory))
+        drop_last = config.flag("drop_last", options.get("drop_last", False))
+        placer = Placer(options.get("device"), config.flag("pin_memory", options.get("pin_memory", False)))
         source.begin_loading(terms.n)
         self._prefetch = Prefetch(self, source, terms, prefetch, beta, drop_last, placer)
+        session = drawn.session
         if session.staging is not None:
             self._prefetch.share(session.staging)
         self._interrupted: deque[tuple[Draws, Batch, Any]] = deque()  # batches that a call could not hand out

@@ -189,7 +189,7 @@ class LocalTable(TableBackend):
         return handle.batch(found)
 
     def source(self, columns: str | Iterable[str] | None, timeout: float | Deadline | None = None) -> TableSource:
-        return TableSource(self.writable(), columns)
+        return TableSource(self.writable(), columns, self)
 
     def keys(self, start: int, n: int, deadline: Deadline) -> Array:
         return self.open().native.keys(start, n, deadline.core)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from di_store.base import config
 from di_store.base.dtypes import Array
 from di_store.base.errors import shown
+from di_store.base.lacks import Lacks
 from di_store.replay.batch import Batch, check_out, host_array, key_array
 from di_store.replay.keys import MOST_SHARDS
-from di_store.replay.loader import Following, Loader
+from di_store.replay.lease import NO_LEASES
+from di_store.replay.loader import Following, Loader, LoaderOptions
 from di_store.replay.prefetch import DrawSource
 from di_store.replay.sampling import Terms, check_n
 from di_store.runtime.deadline import Deadline
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Shares: TypeAlias = "Mapping[str, float] | Mapping[Mixture, float] | Mapping[str | Mixture, float]"
 """Weights by table name or mixture. A mixture's weight is divided among its tables in proportion to their weights."""
@@ -26,8 +31,12 @@ class MixtureBackend(ABC):
     Attributes:
         weights: weight of each table by name.
         store: name of the store that has the tables.
+        kind: the kind of handle, in words for an error.
+        lacks: the calls and options that this kind of mixture lacks, each with the reason.
     """
 
+    kind = "mixture"
+    lacks: ClassVar[Lacks] = NO_LEASES
     weights: dict[str, float]
     store: str
 
@@ -35,6 +44,15 @@ class MixtureBackend(ABC):
     @abstractmethod
     def session(self) -> Following:
         """The session that loaders end with."""
+
+    @property
+    def name(self) -> str:
+        """Names of its tables, for an error."""
+        return ", ".join(self.weights)
+
+    def where(self) -> str:
+        """Its place, in words for an error: continues the sentence after its name."""
+        return f"is of {self.shown()}"
 
     @abstractmethod
     def shown(self) -> str:
@@ -133,24 +151,9 @@ class Mixture:
             raise ValueError(f"update_priorities: {len(keys)} keys but {len(priorities)} priorities")
         return self._backend.update_priorities(keys, priorities, Deadline.given(timeout))
 
-    def loader(
-        self,
-        batch_size: int,
-        *,
-        prefetch: int = 2,
-        device: Any = None,
-        pin_memory: bool = False,
-        beta: Any = None,
-        columns: str | Iterable[str] | None = None,
-        drop_last: bool = False,
-        timeout: float | None = None,
-        replace: bool = True,
-    ) -> Loader:
-        """An iterator over batches that are drawn ahead; arguments as in `Table.loader`."""
-        source = self._backend.source(columns)
-        return Loader(
-            self._backend.session, source, batch_size, prefetch, device, pin_memory, beta, drop_last, timeout, replace
-        )
+    def loader(self, batch_size: int, **options: Unpack[LoaderOptions]) -> Loader:
+        """An iterator over batches that are drawn ahead; options as in `Table.loader`."""
+        return Loader(self._backend, self._backend.source(options.get("columns")), batch_size, options)
 
 
 def backend_of(mixture: Mixture) -> MixtureBackend:

@@ -339,7 +339,7 @@ class MixturePart:
         Raises:
             EndOfData: the table is finished and has too few items left.
         """
-        if not may_draw(self.handle, self._count, terms.replace):
+        if not may_draw(self.handle, self._count, terms):
             return False
         finished = self.handle.native.finished  # before the draws: then they have chosen from everything
         self.draw(terms, holding=False)

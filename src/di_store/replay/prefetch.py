@@ -327,7 +327,7 @@ class Prefetch:
         try:
             ready = self._draw(self._begun, now)
         except EndOfData:
-            self._ended = True
+            self._note_end()
             return False
         except Stopped:
             raise
@@ -353,15 +353,19 @@ class Prefetch:
             self._draw_all(first.draws, now=False)
         except EndOfData:
             self._queue.popleft()
-            self._ended = True
+            self._note_end()
             return
         self._queue[0] = first.again()
         if self._sleeps:
             self._wakes.put(None)
 
+    def _note_end(self) -> None:
+        """The data has ended; with a lease only once no batch is ahead, since its items may come back."""
+        self._ended = self._terms.lease is None or not self._queue
+
     def _draw_all(self, draws: Draws, now: bool) -> bool:
-        terms = self._terms
-        own = Terms(terms.n, terms.timeout, stop=self._stopped, ours=self._held, replace=terms.replace, now=now)
+        terms, stop, ours = self._terms, self._stopped, self._held
+        own = Terms(terms.n, terms.timeout, None, None, stop, ours, terms.replace, now, terms.lease)
         if not draws.draw(own):
             return False
         if self._drop_last and draws.held < terms.n:

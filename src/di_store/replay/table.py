@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from di_store.replay.batch import Batch, check_out, empty_batch, host_array, key
 from di_store.replay.exporting import Exported
 from di_store.replay.incomplete import IncompleteGroup, check_grouped, listed_incomplete
 from di_store.replay.lease import lease_seconds
-from di_store.replay.loader import Loader
+from di_store.replay.loader import Loader, LoaderOptions
 from di_store.replay.lost import without_lost
 from di_store.replay.sampling import Terms, check_n
 from di_store.replay.shown import repr_html
@@ -36,6 +36,9 @@ from di_store.replay.stats import TableStats
 from di_store.replay.table_backend import AT_ONCE, TableBackend
 from di_store.replay.writer import Writer
 from di_store.runtime.deadline import Deadline
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _MINUTE: float = 60
 _FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
@@ -439,40 +442,30 @@ class Table:
         """
         return self._backend.stats()
 
-    def loader(
-        self,
-        batch_size: int,
-        *,
-        prefetch: int = 2,
-        device: Any = None,
-        pin_memory: bool = False,
-        beta: float | Callable[[int], float | None] | None = None,
-        columns: str | Iterable[str] | None = None,
-        drop_last: bool = False,
-        timeout: float | None = None,
-        replace: bool = True,
-    ) -> Loader:
-        """An iterator over batches that are drawn ahead and copied by a background thread.
+    def loader(self, batch_size: int, **options: Unpack[LoaderOptions]) -> Loader:
+        """An iterator over batches that are drawn ahead and copied by a background thread. All options have defaults.
 
         Args:
             batch_size: examples per batch.
-            prefetch: batches drawn ahead, at most 1,024, as far as the table gives them without waiting; 0: no thread.
-            device: torch device for `data` and `weights`, which are ready on the current stream; None: numpy arrays.
-            pin_memory: put the buffers in page-locked memory.
-            beta: a number, or a function from a batch's number (from 0) to it; None: the sampler's.
-            columns: outputs to copy; None: all.
-            drop_last: leave out a last batch of fewer than `batch_size` examples.
-            timeout: seconds that drawing one batch may take; None: no limit.
-            replace: whether a batch may hold an item more than once, as in `sample`.
+            prefetch: batches drawn ahead, as far as the table gives them without waiting, at most 1,024; default 2. 0:
+                no thread.
+            device: torch device for `data` and `weights`, which are ready on the current stream; default None: numpy
+                arrays.
+            pin_memory: put the buffers in page-locked memory; default False.
+            beta: a number, or a function from a batch's number (from 0) to it; default None: the sampler's.
+            columns: outputs to copy; default None: all.
+            drop_last: leave out a last batch of fewer than `batch_size` examples; default False.
+            timeout: seconds that drawing one batch may take; default None: no limit.
+            replace: whether a batch may hold an item more than once, as in `sample`; default True.
+            lease: as in `sample`, for each batch. The seconds begin when `next` returns the batch, not while it is
+                drawn ahead. Call `ack` before the next `next`; default None: no lease.
 
         Raises:
             ImportError: `device` or `pin_memory` needs torch. ValueError: an argument is wrong, or there is no such
             device. CapacityError: the batch does not fit in memory.
         """
-        source = self._backend.source(columns, timeout)
-        return Loader(
-            self._backend.session, source, batch_size, prefetch, device, pin_memory, beta, drop_last, timeout, replace
-        )
+        source = self._backend.source(options.get("columns"), options.get("timeout"))
+        return Loader(self._backend, source, batch_size, options)
 
     def export(self, path: str | os.PathLike[str], *, timeout: float | None = 60) -> Exported:
         """Write the table to a file that `Store.import_table` reads. The table may be in use.

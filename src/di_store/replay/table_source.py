@@ -9,6 +9,7 @@ from di_store import _core
 from di_store.base.errors import DrawsLost
 from di_store.replay.batch import Batch
 from di_store.replay.handle import TableHandle
+from di_store.replay.lease import Leasing
 from di_store.replay.lost import drop_lost
 from di_store.replay.sampling import (
     Copying,
@@ -53,11 +54,12 @@ class AttachedSource:
 
 
 class TableSource(AttachedSource):
-    """Draws the batches of a loader over one table."""
+    """Draws the batches of a loader over one table; `leasing`: whose leases they are."""
 
-    def __init__(self, handle: TableHandle, columns: str | Iterable[str] | None) -> None:
+    def __init__(self, handle: TableHandle, columns: str | Iterable[str] | None, leasing: Leasing) -> None:
         self.handle = handle
         self.columns = columns
+        self.leasing = leasing
         self.name = f"table {handle.name!r}"
         self.arena = handle.arena
         if handle.schema is not None:
@@ -73,15 +75,16 @@ class TableSource(AttachedSource):
 
     def begin(self, n: int) -> Draws:
         """The draws of a batch of n, not made yet."""
-        return TableDraws(self.handle, self.columns)
+        return TableDraws(self)
 
 
 class TableDraws:
     """The draws of one batch of one table."""
 
-    def __init__(self, handle: TableHandle, columns: str | Iterable[str] | None) -> None:
-        self._handle = handle
-        self._columns = columns
+    def __init__(self, source: TableSource) -> None:
+        self._handle = source.handle
+        self._columns = source.columns
+        self._leasing = source.leasing
         self._draws: _core.Draws | None = None
         self.held = 0
 
@@ -89,14 +92,14 @@ class TableDraws:
         """As `Draws.draw`."""
         handle = self._handle
         self.give_back()  # of a call that was interrupted
-        if terms.now and not may_draw(handle, terms.n, terms.replace):
+        if terms.now and not may_draw(handle, terms.n, terms):
             return False
         with terms:
             await_columns(handle, terms)
         reader = handle.reader()
         check_fits(handle.arena, terms.n, handle.bytes_of(handle.which(self._columns)))
         finished = handle.native.finished  # before the draws: then they have chosen from everything
-        draws = reader.begin(not terms.replace)
+        draws = reader.begin(not terms.replace, terms.lease)
         try:
             with terms:
                 held = collect(handle, reader, draws, terms)
@@ -122,7 +125,7 @@ class TableDraws:
         handle, draws = self._handle, held_draws(self._draws)
         which = handle.which(self._columns)
         out = None if allocate is None else handle.allocate(self.held, which, allocate)
-        return _TableCopying(handle, handle.reader().gather(draws, beta, which, out), draws)
+        return _TableCopying(handle, handle.reader().gather(draws, beta, which, out), draws, self._leasing)
 
     def deliver(self) -> None:
         """As `Draws.deliver`."""
@@ -151,18 +154,20 @@ def held_draws(draws: _core.Draws | None) -> _core.Draws:
     return draws
 
 
-def may_draw(handle: TableHandle, n: int, replace: bool) -> bool:
+def may_draw(handle: TableHandle, n: int, terms: Terms) -> bool:
     """Whether n draws seem possible without waiting. Other processes may draw meanwhile."""
-    return handle.schema is not None and handle.native.may_draw(n, not replace)
+    distinct = not terms.replace or terms.lease is not None
+    return handle.schema is not None and handle.native.may_draw(n, distinct)
 
 
 class _TableCopying:
     """`Copying` of a batch of one table."""
 
-    def __init__(self, handle: TableHandle, native: _core.Gathering, draws: _core.Draws) -> None:
+    def __init__(self, handle: TableHandle, native: _core.Gathering, draws: _core.Draws, leasing: Leasing) -> None:
         self._handle = handle
         self._draws = draws
         self._native = native
+        self._leasing = leasing
         self.read_ahead = native.read_ahead
         self.copy_portion = native.copy_portion
 
@@ -175,4 +180,7 @@ class _TableCopying:
         return self._native.bytes
 
     def batch(self) -> Batch:
-        return self._handle.batch(self._native.parts(), self._draws)
+        batch = self._handle.batch(self._native.parts(), self._draws)
+        if number := self._draws.lease:
+            batch._lease = self._leasing, number
+        return batch

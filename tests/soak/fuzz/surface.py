@@ -15,6 +15,7 @@ import numpy as np
 
 import di_store
 from di_store.policy.options import OPTIONS
+from di_store.replay.loader import LOADER_OPTIONS
 from soak.fuzz.world import CAPACITY, KINDS, LANES, MEMORY, World, observation, settings, step
 
 MADE_BY_THE_STORE = (
@@ -40,6 +41,8 @@ INSIDE = ("outputs", "become", "bounds", "rows_added", "rows_spanned")
 EXTRA = ("pickle", "copy")
 """Calls of every object: a copy through pickle, and through `copy`."""
 HANDLE_CLASSES = ("Store", "Table", "Writer", "Mixture", "Loader", "Batch", "Lease", "Ragged", "Items", "Ref")
+TYPED = {"Unpack[TableOptions]": OPTIONS, "Unpack[LoaderOptions]": LOADER_OPTIONS}
+"""Names of the arguments that a call takes as a typed dict."""
 WRITERS = (
     "steps",
     "steps/3",
@@ -121,8 +124,8 @@ def _call(name: str, owner: str, thing: Any) -> Call:
     taken = [each for each in every if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
     positional = kinds.count(inspect.Parameter.POSITIONAL_ONLY) + kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD)
     names = [each.name for each in taken]
-    if any(each.annotation == "Unpack[TableOptions]" for each in every):
-        names += OPTIONS
+    for each in every:
+        names += TYPED.get(each.annotation, ())
     return Call(name, owner, tuple(names), positional)
 
 
