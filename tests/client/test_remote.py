@@ -352,6 +352,7 @@ def test_groups_are_for_stores_of_a_cluster(far: di_store.Store) -> None:
 
 def test_calls_that_need_the_stores_machine_are_refused(far: di_store.Store, tmp_path: Any) -> None:
     table = far.create_table("local", capacity=10)
+    mixture = far.mix({"local": 1})
     for call in (
         lambda: far.checkpoint(tmp_path),
         lambda: far.import_table(tmp_path / "x"),
@@ -360,12 +361,15 @@ def test_calls_that_need_the_stores_machine_are_refused(far: di_store.Store, tmp
         lambda: table.ack([]),
         lambda: table.give_back([]),
         lambda: Lease(backend_of(table), 7, np.zeros(1, np.uint64)).extend(5),  # that was loaded here
+        lambda: mixture.ack([]),
     ):
-        with pytest.raises(di_store.StoreError, match=r"is on node 127\.0\.0\.1:.*attach"):
+        with pytest.raises(di_store.StoreError, match=r"is on node 127\.0\.0\.1:.*attach|is of store.*attach"):
             call()
     for refused in (
         lambda: table.sample(1, lease=5),
         lambda: table.loader(1, lease=5),
+        lambda: mixture.sample(1, lease=5),
+        lambda: mixture.loader(1, lease=5),
         lambda: table.update([], {}, ack=True),
     ):
         with pytest.raises(ValueError, match=r"=.* is of tables in this process's memory.*attach"):

@@ -7,6 +7,7 @@ from mutants.mutant import Mutant
 LEASES = "tests/replay/test_leases.py"
 KILLED = "tests/replay/test_leases_killed.py"
 LOADER = "tests/replay/test_leased_loader.py"
+MIXTURE = "tests/replay/test_leased_mixture.py"
 
 MUTANTS = [
     Mutant(
@@ -104,5 +105,21 @@ MUTANTS = [
         "self._terms.lease is None or not self._queue",
         "True",
         (f"{LOADER}::test_a_finished_table_gives_each_item_until_it_is_acknowledged",),
+    ),
+    Mutant(
+        "a-dropped-table-keeps-the-leases-of-others",
+        "leases",
+        "src/di_store/replay/local_mixture.py::LocalMixture._in_each",
+        "except TableNotFound:",
+        "except ZeroDivisionError:",
+        (f"{MIXTURE}::test_a_dropped_table_does_not_keep_the_others",),
+    ),
+    Mutant(
+        "a-mixture-ends-leases-of-a-later-draw",
+        "leases",
+        "src/di_store/replay/local_mixture.py::LocalMixture._in_each",
+        "else numbers",
+        "else [ANY_LEASE] * len(numbers)",
+        (f"{MIXTURE}::test_each_table_holds_its_part", f"{MIXTURE}::test_a_lease_belongs_to_who_drew_it"),
     ),
 ]

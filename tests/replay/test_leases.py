@@ -463,7 +463,5 @@ def test_what_has_no_lease_is_refused_in_words(store: Any) -> None:
         table.ack(table.sample(1))
     with pytest.raises(TypeError, match="keys are"):
         table.ack([1.5])
-    with pytest.raises(ValueError, match="only a table leases"):
-        store.mix({"t": 1}).sample(1, lease=LONG)
     with pytest.raises(TypeError, match="ack="):
         table.update([], {}, ack=1)

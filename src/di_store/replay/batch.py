@@ -99,7 +99,7 @@ class Batch:
         "versions",
         "weights",
     )
-    _lease: tuple[Leasing, int] | None  # table and number
+    _lease: tuple[Leasing, Any] | None  # table or mixture, and number
 
     def __init__(self, *parts: Any) -> None:
         (
@@ -403,22 +403,29 @@ def key_array(keys: Any) -> Array:
     return np.ascontiguousarray(found.reshape(-1), np.uint64)
 
 
-def leased_keys(leased: Any) -> tuple[Array, int]:
+def leased_keys(leased: Any, mixed: bool = False) -> tuple[Array, Any]:
     """The keys that a call on leases means, and the number of their draw.
 
     Args:
         leased: a batch, its lease, or keys. Keys mean the lease that each item has now.
+        mixed: whether the call is a mixture's.
 
     Raises:
-        ValueError: the batch was drawn without a lease. TypeError: keys are not integers.
+        ValueError: the batch was drawn without a lease, or from a table for a mixture's call, or the reverse.
+        TypeError: keys are not integers.
     """
     if isinstance(leased, Batch):
         if (found := getattr(leased, "_lease", None)) is None:
             raise ValueError("this batch was drawn without lease=, so its items are done: sample(n, lease=seconds)")
-        return leased.keys, found[1]
-    if isinstance(leased, Lease):
-        return leased.keys, leased.number
-    return key_array(leased), ANY_LEASE
+        keys, number = leased.keys, found[1]
+    elif isinstance(leased, Lease):
+        keys, number = leased.keys, leased.number
+    else:
+        return key_array(leased), ANY_LEASE
+    if (type(number) is tuple) is not mixed:
+        of = "table" if mixed else "mixture"
+        raise ValueError(f"these leases are of a batch that a {of} has drawn: give it to that {of}")
+    return keys, number
 
 
 def host_array(values: Any, option: str = "priorities", wanted: str = "one number for each key") -> Array:

@@ -20,15 +20,15 @@ NO_LEASES = dict.fromkeys(("lease", "ack", "give_back", "extend"), _LACK)
 
 
 class Leasing(Protocol):
-    """A table with leases."""
+    """A table or mixture with leases. `number`: of the draw; with a mixture of the draws of its tables, by place."""
 
     def shown(self) -> str:
         """As `TableBackend.shown`."""
 
-    def extend_leases(self, keys: Array, number: int, seconds: float, deadline: Deadline) -> int:
+    def extend_leases(self, keys: Array, number: Any, seconds: float, deadline: Deadline) -> int:
         """As `Lease.extend`."""
 
-    def pickled_lease(self, number: int, keys: Array) -> tuple[Any, ...]:
+    def pickled_lease(self, number: Any, keys: Array) -> tuple[Any, ...]:
         """What ``Lease.__reduce__`` returns."""
 
 
@@ -36,13 +36,14 @@ class Lease:
     """The lease of one batch, as `Batch.lease`. It pickles, so that another process can acknowledge the batch.
 
     Attributes:
-        number: number of the batch's draw, which no other draw of the table has.
+        number: number of the batch's draw, which no other draw of the table has. In a mixture a tuple with one for
+            each table, 0: nothing was drawn from it.
         keys: uint64[n], keys of the batch's items.
     """
 
     __slots__ = ("_table", "keys", "number")
 
-    def __init__(self, table: Leasing, number: int, keys: Array) -> None:
+    def __init__(self, table: Leasing, number: Any, keys: Array) -> None:
         self._table = table
         self.number = number
         self.keys = keys
@@ -52,7 +53,7 @@ class Lease:
 
         Args:
             seconds: at least 0.
-            timeout: seconds to wait if a stopped process holds the table's lock; None: no limit.
+            timeout: seconds to wait if a stopped process holds a table's lock; None: no limit.
 
         Raises:
             ValueError, TypeError: `seconds` is negative, not finite, or no number; nothing was changed.

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar
 
 from di_store.base.dtypes import Array
-from di_store.base.errors import StoreError
+from di_store.base.errors import StoreError, TableNotFound
+from di_store.base.lacks import Lacks
 from di_store.replay.batch import Batch
 from di_store.replay.keys import plain, shards_of
+from di_store.replay.lease import ANY_LEASE, Lease
 from di_store.replay.local_table import LocalTable, local_table
 from di_store.replay.lost import without_lost
-from di_store.replay.mixture import Mixture, MixtureBackend
+from di_store.replay.mixture import Mixture, MixtureBackend, backend_of
 from di_store.replay.mixture_source import MixtureDraws, MixtureSource, OutAllocator, TableChoice
 from di_store.replay.sampling import Terms, check_fits, copied
 from di_store.runtime.deadline import Deadline
@@ -30,6 +32,8 @@ def _drawn(draws: MixtureDraws, terms: Terms, beta: float | None, allocate: OutA
 
 class LocalMixture(MixtureBackend):
     """A mixture of tables of a store that this process is attached to."""
+
+    lacks: ClassVar[Lacks] = {}
 
     def __init__(
         self,
@@ -68,12 +72,15 @@ class LocalMixture(MixtureBackend):
         check_fits(whole.arena, n)
         whole.check_replace(n, terms.replace)
         draws = (whole if columns is None else whole.only(columns)).begin(n)
+        draws.leasing = self
         batch = without_lost(whole.arena, _drawn, draws, terms, beta, None if out is None else OutAllocator(out))
         draws.deliver()
         return batch if out is None or len(batch) < n else out.become(batch)
 
     def source(self, columns: str | Iterable[str] | None) -> MixtureSource:
-        return self._open().only(columns)
+        found = self._open().only(columns)
+        found.leasing = self
+        return found
 
     def update_priorities(self, keys: Array, priorities: Array, deadline: Deadline) -> int:
         self._open()
@@ -85,6 +92,43 @@ class LocalMixture(MixtureBackend):
             for place, table in enumerate(self.tables)
             if (places == place).any()
         )
+
+    def end_leases(self, keys: Array, numbers: Any, give_back: bool, deadline: Deadline) -> int:
+        return self._in_each(
+            keys, numbers, lambda table, own, number: table.end_leases(own, number, give_back, deadline)
+        )
+
+    def extend_leases(self, keys: Array, numbers: Any, seconds: float, deadline: Deadline) -> int:
+        return self._in_each(
+            keys, numbers, lambda table, own, number: table.extend_leases(own, number, seconds, deadline)
+        )
+
+    def pickled_lease(self, numbers: Any, keys: Array) -> tuple[Any, ...]:
+        return load_lease, (*self.pickled(), numbers, keys)
+
+    def _in_each(self, keys: Array, numbers: Any, call: Callable[[LocalTable, Array, int], int]) -> int:
+        """The sum of a call on each table's leases. If it fails in one table, the others' are made first."""
+        self._open()
+        places, own = shards_of(keys), plain(keys)
+        each = [ANY_LEASE] * len(self.tables) if numbers == ANY_LEASE else numbers
+        made = 0
+        failed: StoreError | None = None
+        for place, (table, number) in enumerate(zip(self.tables, each, strict=False)):
+            mine = places == place
+            if not mine.any() or (number == ANY_LEASE != numbers):
+                continue
+            try:
+                made += call(table, own[mine], number)
+            except TableNotFound:  # it was dropped, and its leases with it
+                pass
+            except StoreError as error:
+                failed = failed or error
+        try:
+            if failed is not None:
+                raise failed
+        finally:
+            del failed  # the error keeps this frame
+        return made
 
     def _end_with(self, why: StoreError) -> None:
         """The store's handle is closed."""
@@ -99,6 +143,11 @@ class LocalMixture(MixtureBackend):
         for table in self.tables:
             table.writable()
         return source
+
+
+def load_lease(load: Any, arguments: tuple[Any, ...], numbers: Any, keys: Array) -> Lease:
+    """Unpickle a lease; `load` and `arguments` are those of its mixture."""
+    return Lease(backend_of(load(*arguments)), numbers, keys)
 
 
 def load_mixture(

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 from di_store.base import config
 from di_store.base.dtypes import Array
 from di_store.base.errors import shown
-from di_store.base.lacks import Lacks
-from di_store.replay.batch import Batch, check_out, host_array, key_array
+from di_store.base.lacks import Lacks, lacking
+from di_store.replay.batch import Batch, check_out, host_array, key_array, leased_keys
 from di_store.replay.keys import MOST_SHARDS
-from di_store.replay.lease import NO_LEASES
+from di_store.replay.lease import NO_LEASES, lease_seconds
 from di_store.replay.loader import Following, Loader, LoaderOptions
 from di_store.replay.prefetch import DrawSource
 from di_store.replay.sampling import Terms, check_n
@@ -78,6 +78,18 @@ class MixtureBackend(ABC):
     def update_priorities(self, keys: Array, priorities: Array, deadline: Deadline) -> int:
         """As `Mixture.update_priorities`."""
 
+    def end_leases(self, keys: Array, numbers: Any, give_back: bool, deadline: Deadline) -> int:
+        """As `Mixture.ack` and `Mixture.give_back`. `numbers`: of the draws, by table, or `ANY_LEASE`."""
+        raise lacking(self, "give_back" if give_back else "ack")
+
+    def extend_leases(self, keys: Array, numbers: Any, seconds: float, deadline: Deadline) -> int:
+        """As `Lease.extend`."""
+        raise lacking(self, "extend")
+
+    def pickled_lease(self, numbers: Any, keys: Array) -> tuple[Any, ...]:
+        """What ``Lease.__reduce__`` returns."""
+        raise lacking(self, "extend")
+
 
 class Mixture:
     """Samples from several tables of one store. It pickles as the tables' names, the weights and the seed.
@@ -123,17 +135,34 @@ class Mixture:
 
         Raises:
             Timeout: not enough items in time; the draws are given back. EndOfData: a table is finished and has too few
-            items left. ValueError: a table that had no columns when the mixture was made now has different columns; or
-            `lease` is given, which only `Table.sample` has.
+            items left. ValueError: a table that had no columns when the mixture was made now has different columns.
         """
-        if lease is not None:
-            raise ValueError(f"lease={shown(lease)} of a mixture: only a table leases items, table.sample(lease=)")
-        terms = Terms(check_n(n), timeout, min_n, linger, replace=config.flag("replace", replace))
+        seconds = lease_seconds(self._backend, lease)
+        terms = Terms(check_n(n), timeout, min_n, linger, replace=config.flag("replace", replace), lease=seconds)
         if beta is not None:
             beta = config.real("beta", beta, why="it is the exponent of the importance weights")
         if out is not None:
             check_out(out, terms.n)
         return self._backend.sample(terms, beta, columns, out)
+
+    def ack(self, leased: Any, *, timeout: float | None = 60) -> int:
+        """Acknowledge leased items of this mixture's batches, in each table as `Table.ack` does.
+
+        Args:
+            leased: as in `Table.ack`. Keys have the number of their table in the highest byte.
+            timeout: as in `Table.ack`, for all tables together.
+
+        Returns: How many leases it ended. Items of a table that was dropped do not count.
+
+        Raises:
+            ValueError: the batch was drawn without ``lease=``, or from a table.
+            Timeout: a table's lock was not available; the leases in the other tables are ended.
+        """
+        return self._backend.end_leases(*leased_keys(leased, mixed=True), False, Deadline.given(timeout))
+
+    def give_back(self, leased: Any, *, timeout: float | None = 60) -> int:
+        """Undo the draws of leased items, as `Table.give_back` does. Arguments and result as in `ack`."""
+        return self._backend.end_leases(*leased_keys(leased, mixed=True), True, Deadline.given(timeout))
 
     def update_priorities(self, keys: Any, priorities: Any, *, timeout: float | None = 60) -> int:
         """Set priorities by the keys of this mixture's batches. Returns how many of the items were live.

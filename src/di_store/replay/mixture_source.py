@@ -101,6 +101,7 @@ class MixtureSource(AttachedSource):
         self.handles = handles
         self._choice = choice
         self.columns = columns
+        self.leasing: Any = None  # a loader's mixture
         self.shared = SharedColumns(handles, columns)
         self.shared.check()
         self._buffers = _core.BatchBuffers()
@@ -159,6 +160,7 @@ class MixtureDraws:
 
     def __init__(self, source: MixtureSource, counts: Array) -> None:
         self._source = source
+        self.leasing = source.leasing  # whose leases they are
         self._counts = counts
         self._parts: list[MixturePart] = []
 
@@ -230,7 +232,7 @@ class MixtureDraws:
         for part in self._parts:
             copying.append(part.copy(beta, self._source.columns, _cut(whole, at, at + part.held)))
             at += part.held
-        return _MixtureCopying(self._source.shared, self._parts, copying, whole)
+        return _MixtureCopying(self._source, self._parts, copying, whole, self.leasing)
 
     def deliver(self) -> None:
         """As `Draws.deliver`."""
@@ -253,9 +255,15 @@ class _MixtureCopying:
     """`Copying` of a batch of a mixture."""
 
     def __init__(
-        self, shared: SharedColumns, parts: list[MixturePart], copying: list[_core.Gathering], whole: dict[str, Any]
+        self,
+        source: MixtureSource,
+        parts: list[MixturePart],
+        copying: list[_core.Gathering],
+        whole: dict[str, Any],
+        leasing: Any,
     ) -> None:
-        self._shared = shared
+        self._source = source
+        self._leasing = leasing
         self._parts = parts
         self._copying = copying
         self._whole = whole
@@ -283,11 +291,14 @@ class _MixtureCopying:
         keys = np.concatenate([with_shard(batch.keys, part.place) for part, batch in zip(parts, batches, strict=True)])
         found = Batch(whole, keys, *joined, sum(batch.table_size for batch in batches))
         found.source = np.concatenate([np.full(part.held, part.place, np.int32) for part in parts])
+        if parts[0].lease:
+            numbers = {part.place: part.lease for part in parts}
+            found._lease = self._leasing, tuple(numbers.get(place, 0) for place in range(len(self._source.handles)))
         return found
 
     def _join(self, parts: list[Any]) -> Any:
         """The data of the batch: outputs of fixed size lie in place; the others are joined, and put in their order."""
-        first = self._shared.first
+        first = self._source.shared.first
         if first.opaque and not first.keeps_encoded:
             return [value for values in parts for value in values]
         if first.opaque:
@@ -319,13 +330,18 @@ class MixturePart:
         self._beta: float | None = None  # the sampler's, at the draw
 
     @property
+    def lease(self) -> int:
+        """Number of its draws with a lease; 0: they have none."""
+        return held_draws(self.draws).lease
+
+    @property
     def lacks(self) -> bool:
         """Whether fewer items were drawn than wanted."""
         return self.held < self._count
 
     def try_draw(self, terms: Terms, holding: bool) -> None:
         """Draw what is available now, without waiting; `holding`: this process holds draws of other tables."""
-        now = Terms(terms.n, 0, stop=terms.stop, ours=terms.ours, replace=terms.replace)
+        now = Terms(terms.n, 0, stop=terms.stop, ours=terms.ours, replace=terms.replace, lease=terms.lease)
         self.seen = self.handle.native.items_seq()
         try:
             self.draw(now, holding)
@@ -353,13 +369,14 @@ class MixturePart:
         Raises:
             Timeout, Undelivered: as `collect`. EndOfData: the table is finished and has too few items left.
         """
-        own = Terms(self._count, terms.timeout, stop=terms.stop, ours=terms.ours, replace=terms.replace, now=terms.now)
+        stop, ours = terms.stop, terms.ours
+        own = Terms(self._count, terms.timeout, None, None, stop, ours, terms.replace, terms.now, terms.lease)
         own.wait, own.holding = terms.wait, holding
         try:
             await_columns(self.handle, own)
             reader = self.handle.reader()
             check_fits(self.handle.arena, own.n, self.handle.bytes_of(None))
-            self.draws = self.draws or reader.begin(not terms.replace)
+            self.draws = self.draws or reader.begin(not terms.replace, terms.lease)
             self.held = collect(self.handle, reader, self.draws, own)
             self._beta = self.handle.native.beta
         finally:
