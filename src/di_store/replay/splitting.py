@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import operator
 from typing import Any
 
@@ -58,15 +59,11 @@ def _numbers(values: Any) -> Array:
 def balanced(sizes: Array, ranks: int) -> list[Array]:
     """Places of the examples of each rank, ascending: counts differ by at most one, and the sums of sizes are close.
 
-    The examples are dealt by size, back and forth. Then the ranks with the largest and the smallest sum swap two
-    examples, until no swap makes their sums closer. For lengths of answers this is closer and shorter than the largest
-    differencing method with equal counts (Michiels et al. 2003), which ends 1 to 9 % above the mean.
+    Examples are divided by largest differencing. Then the ranks with the largest and the smallest sum swap two
+    examples, until no swap makes their sums closer: for lengths of answers, of which few are very long, differencing
+    alone ends 3 to 30 % above the mean.
     """
-    order: Array = np.argsort(-sizes, kind="stable")
-    turns = np.arange(len(order)) // ranks % 2
-    at = np.arange(len(order)) % ranks
-    owners = np.where(turns, ranks - 1 - at, at)
-    parts = [order[owners == rank] for rank in range(ranks)]
+    parts = _differenced(sizes, ranks)
     sums = np.array([sizes[each].sum() for each in parts])
     for _ in sizes:  # more swaps than are ever made
         large, small = int(sums.argmax()), int(sums.argmin())
@@ -80,6 +77,28 @@ def balanced(sizes: Array, ranks: int) -> list[Array]:
         sums[large] -= less[here, there]
         sums[small] += less[here, there]
     return [np.sort(each) for each in parts]
+
+
+def _differenced(sizes: Array, ranks: int) -> list[Array]:
+    """The places of each rank by the largest differencing method (Karmarkar & Karp 1982), with equal counts.
+
+    That is its balanced form (Michiels, Korst, Aarts & van Leeuwen 2003): divisions of `ranks` examples each, which
+    follow each other by size, are joined. The two whose sums differ most come first; where one has its largest sum the
+    other has its smallest.
+    """
+    order = np.argsort(-sizes, kind="stable").tolist()
+    divisions = []
+    for first in range(0, len(order), ranks):
+        places = order[first : first + ranks]
+        division = [(float(sizes[place]), [place]) for place in places] + [(0.0, [])] * (ranks - len(places))
+        divisions.append((division[-1][0] - division[0][0], first, division))
+    heapq.heapify(divisions)
+    while len(divisions) > 1:
+        (_, first, one), (_, _, other) = heapq.heappop(divisions), heapq.heappop(divisions)
+        joined = [(a + b, here + there) for (a, here), (b, there) in zip(one, reversed(other), strict=True)]
+        joined.sort(key=lambda part: -part[0])
+        heapq.heappush(divisions, (joined[-1][0] - joined[0][0], first, joined))
+    return [np.array(places) for _, places in divisions[0][2]]
 
 
 def taken(data: Any, places: Array) -> Any:
