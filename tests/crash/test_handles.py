@@ -1,4 +1,4 @@
-"""Table and store passed to a Ray actor and to DataLoader workers; the README program twice at once and in a row."""
+"""Table and store passed to a Ray actor and to DataLoader workers; first programs twice at once and in a row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 import di_store
 from crash import board as words
 
-README = Path(__file__).resolve().parent.parent.parent / "README.md"
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -125,15 +125,17 @@ def test_handles_work_in_ray_actors(tmp_path: Path) -> None:
 
 def readme_program() -> str:
     """The first Python block of the README that is a whole program."""
-    blocks = [block.partition("```")[0] for block in README.read_text().split("```python\n")[1:]]
+    blocks = [block.partition("```")[0] for block in (ROOT / "README.md").read_text().split("```python\n")[1:]]
     return next(block for block in blocks if "__main__" in block)
 
 
 @pytest.mark.timeout(600)
-def test_the_readme_program_can_run_twice(tmp_path: Path, store_dir: str) -> None:
+@pytest.mark.parametrize("name", ["README.md", pytest.param("quickstart.py", marks=pytest.mark.extended)])
+def test_a_first_program_can_run_twice(name: str, tmp_path: Path, store_dir: str) -> None:
     """Each run has a store of its own; nothing of one is in the way of another, nothing is left."""
     program = tmp_path / "program.py"
-    program.write_text(readme_program())
+    quickstart = (ROOT / "examples/quickstart.py").read_text().replace("range(200)", "range(50)")
+    program.write_text(readme_program() if name == "README.md" else quickstart)
     for _ in range(2):
         runs = [
             subprocess.Popen(

@@ -148,7 +148,9 @@ def test_a_kill_at_any_fault_point_loses_no_item(
 ) -> None:
     """Also of a worker that comes after another death, and ends the leases of that one."""
     workers = Workers(store, name)
-    for turn in range(count(3, 30)):
+    for turn in range(30):
+        if turn >= count(3, 30) and workers.kills >= 4:  # on a busy machine workers may draw nothing in their time
+            break
         for fault in (f"{point}:{1 + turn % 2 * turn}", DEATHS[turn % len(DEATHS)]):
             workers.start(FEW, turn, fault)
             workers.join()

@@ -8,15 +8,12 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import di_store
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -125,24 +122,3 @@ def test_a_fork_during_calls_of_other_threads_is_safe(store: Any) -> None:
             assert ours.recv() == 4
             child.join(60)
     assert len(table) == 120
-
-
-PROGRAM = (ROOT / "examples" / "quickstart.py").read_text().replace("range(200)", "range(50)")
-
-
-def finish(process: subprocess.Popen[str]) -> None:
-    out, errors = process.communicate(timeout=200)
-    assert process.returncode == 0, errors
-    assert "transitions" in out
-
-
-def test_the_readme_program_can_run_twice(tmp_path: Path) -> None:
-    script = tmp_path / "program.py"
-    script.write_text(PROGRAM)
-    for together in (2, 1, 1):
-        running = [
-            subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-            for _ in range(together)
-        ]
-        for process in running:
-            finish(process)
