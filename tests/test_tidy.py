@@ -67,11 +67,12 @@ NATIVE_UP = {
 PUBLIC_METHODS = {
     "Store": set(
         "close resize stats check sync checkpoint put reserve get put_many get_many wait contains delete keys publish "
-        "latest create_table import_table table drop_table writer mix name address".split()
+        "latest create_table import_table table drop_table writer mix aio name address".split()
     ),
     "Table": set(
         "writer insert extend sample update_priorities peek keys delete reset resize configure finish stats "
-        "update evicted incomplete export loader ack give_back name schema capacity view sampler at positions".split()
+        "update evicted incomplete export loader ack give_back aio name schema capacity view sampler at "
+        "positions".split()
     ),
 }
 # A handle's backends have a method for each of its calls.

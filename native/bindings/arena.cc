@@ -292,46 +292,21 @@ void bind_facts(nb::class_<Arena>& type) {
       .def("stats", &stats, nb::sig("def stats(self) -> dict[str, typing.Any]"));
 }
 
-// Waits for an event that the heap's word `sealed_seq` announces; `kind` says which of the two events.
-void await_sealed(const ArenaPointer& arena, Wait& wait, u32 seen, double seconds, WaitKind kind) {
-  arena->enter();
+// `sealed_seq` announces objects and weights, `room_seq` bytes and tables; `kind` says which.
+Awaited awaited(const ArenaPointer& arena, WaitKind kind) {
   HeapHeader& heap = arena->heap_header();
-  wait_word(wait, heap.sealed_seq, heap.sealed_waiters, seen, seconds, kind, kNone);
-}
-
-void await_room(const ArenaPointer& arena, Wait& wait, u32 seen, double seconds, WaitKind kind) {
-  arena->enter();
-  HeapHeader& heap = arena->heap_header();
-  wait_word(wait, heap.room_seq, heap.room_waiters, seen, seconds, kind, kNone);
+  if (kind == WaitKind::kObject || kind == WaitKind::kWeights)
+    return {arena, &heap.sealed_seq, &heap.sealed_waiters, kind};
+  return {arena, &heap.room_seq, &heap.room_waiters, kind};
 }
 
 void bind_waits(nb::class_<Arena>& type) {
   type.def("sealed_seq", [](const ArenaPointer& a) { return a->heap_header().sealed_seq.load(); })
-      .def(
-          "wait_sealed",
-          [](const ArenaPointer& a, Wait& w, u32 seen, double seconds) {
-            await_sealed(a, w, seen, seconds, WaitKind::kObject);
-          },
-          nb::sig("def wait_sealed(self, wait: Wait, seen: int, seconds: float, /) -> None"))
-      .def(
-          "wait_weights",
-          [](const ArenaPointer& a, Wait& w, u32 seen, double seconds) {
-            await_sealed(a, w, seen, seconds, WaitKind::kWeights);
-          },
-          nb::sig("def wait_weights(self, wait: Wait, seen: int, seconds: float, /) -> None"))
       .def("room_seq", [](const ArenaPointer& a) { return a->heap_header().room_seq.load(); })
-      .def(
-          "wait_room",
-          [](const ArenaPointer& a, Wait& w, u32 seen, double seconds) {
-            await_room(a, w, seen, seconds, WaitKind::kRoom);
-          },
-          nb::sig("def wait_room(self, wait: Wait, seen: int, seconds: float, /) -> None"))
-      .def(
-          "wait_table",
-          [](const ArenaPointer& a, Wait& w, u32 seen, double seconds) {
-            await_room(a, w, seen, seconds, WaitKind::kTable);
-          },
-          nb::sig("def wait_table(self, wait: Wait, seen: int, seconds: float, /) -> None"));
+      .def_prop_ro("wait_sealed", [](const ArenaPointer& a) { return awaited(a, WaitKind::kObject); })
+      .def_prop_ro("wait_weights", [](const ArenaPointer& a) { return awaited(a, WaitKind::kWeights); })
+      .def_prop_ro("wait_room", [](const ArenaPointer& a) { return awaited(a, WaitKind::kRoom); })
+      .def_prop_ro("wait_table", [](const ArenaPointer& a) { return awaited(a, WaitKind::kTable); });
 }
 
 void bind_room(nb::class_<Arena>& type) {
@@ -464,7 +439,6 @@ u32 reap_soon(const ArenaPointer& arena) {
 
 void bind_arena(nb::module_& module) {
   nb::class_<Arena> type(module, "Arena", nb::is_weak_referenceable());
-  nb::class_<Wait>(module, "Wait").def(nb::init<ArenaPointer>()).def("end", [](Wait& wait) { wait.record.end(); });
   type.def_static("open", &open, nb::arg("name"), nb::arg("mode"), nb::arg("budget"), nb::arg("seed"),
                   nb::arg("timeout"), nb::arg("disk") = "", nb::arg("disk_capacity") = 0, nb::arg("write_budget") = 0,
                   nb::sig("def open(name: str, mode: Mode, budget: int, seed: int, timeout: float, disk: str = '', "

@@ -181,20 +181,6 @@ nb::object interned(nb::handle text) {
   return nb::steal(at);
 }
 
-void wait_word(Wait& wait, Shared<u32>& word, Shared<u32>& waiters, u32 seen, double seconds, WaitKind kind, u32 table,
-               u32 culprit) {
-  wait.record.is_for(kind, table, culprit);
-  waiters.fetch_add(1);
-  try {
-    os::Blocking blocking;
-    os::futex_wait(word, seen, static_cast<u64>(std::max(0.0, seconds) * 1e9));
-  } catch (...) {
-    waiters.fetch_sub(1);
-    throw;
-  }
-  waiters.fetch_sub(1);
-}
-
 namespace {
 
 void bind_failure(nb::module_& module) {
@@ -310,6 +296,7 @@ NB_MODULE(_core, module) {
       "seconds,\nnegative: none. Errors are those of `di_store.base.errors`.";
   di::py::bind_errors(module);
   di::py::bind_enums(module);
+  di::py::bind_waits(module);
   di::py::bind_arena(module);
   di::py::bind_table(module);
   di::py::bind_reader(module);

@@ -114,10 +114,16 @@ struct Wait {
   ArenaPointer arena;
   WaitRecord record;
 };
-// Sleeps without the GIL until `word` differs from `seen`, a wake-up comes, or `seconds` are over. `culprit`: the
-// client slot that the call waits for.
-void wait_word(Wait& wait, Shared<u32>& word, Shared<u32>& waiters, u32 seen, double seconds, WaitKind kind, u32 table,
-               u32 culprit = kNone);
+// What a call waits for: a futex word in shared memory that counts changes. A wait that is shown names `kind`, the table
+// and `culprit`, the client slot that the call waits for.
+struct Awaited {
+  ArenaPointer arena;
+  Shared<u32>* seq;
+  Shared<u32>* waiters;
+  WaitKind kind;
+  u32 table = kNone;
+  u32 culprit = kNone;
+};
 
 ViewSpec view_spec(nb::dict view);
 // Settles draws whose object was destroyed before they were delivered or given back. Destructors must not wait for
@@ -137,6 +143,7 @@ void bind_reader(nb::module_& module);
 void bind_late(nb::module_& module);
 void bind_chunks(nb::module_& module);
 void bind_attendance(nb::module_& module);
+void bind_waits(nb::module_& module);
 void bind_writer(nb::module_& module);
 void bind_row_packer(nb::module_& module);
 void bind_row_service(nb::module_& module);

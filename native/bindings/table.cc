@@ -391,12 +391,11 @@ void bind_settings(nb::class_<Table>& type) {
       .def("require_filled", [](const TablePointer& t) { enter(t).settings.require_filled(); });
 }
 
-void await(const TablePointer& table, Wait& wait, bool items, u32 seen, double seconds, WaitKind kind,
-           u32 culprit = kNone) {
+Awaited awaited(const TablePointer& table, WaitKind kind, u32 culprit = kNone) {
   TableHeader& header = table->header();
-  table->arena().enter();
-  wait_word(wait, items ? header.items_seq : header.room_seq, items ? header.items_waiters : header.room_waiters, seen,
-            seconds, kind, table->index(), culprit);
+  const std::shared_ptr<Arena>& arena = table->core.arena;
+  if (kind == WaitKind::kItems) return {arena, &header.items_seq, &header.items_waiters, kind, table->index(), culprit};
+  return {arena, &header.room_seq, &header.room_waiters, kind, table->index(), culprit};
 }
 
 // Client slots of the processes that may keep a call on this table waiting: processes that have drawn from the table,
@@ -428,30 +427,15 @@ void bind_waits(nb::class_<Table>& type) {
       .def("room_seq", [](const TablePointer& t) { return t->header().room_seq.load(); })
       .def("learners", [](const TablePointer& t) { return learners(t->arena(), t->index()); })
       .def("concerned", &concerned)
-      .def(
-          "wait_items",
-          [](const TablePointer& t, Wait& w, u32 seen, double seconds) {
-            await(t, w, true, seen, seconds, WaitKind::kItems);
-          },
-          nb::sig("def wait_items(self, wait: Wait, seen: int, seconds: float, /) -> None"))
-      .def(
-          "wait_limiter",
-          [](const TablePointer& t, Wait& w, u32 seen, double seconds) {
-            await(t, w, false, seen, seconds, WaitKind::kLimiter);
-          },
-          nb::sig("def wait_limiter(self, wait: Wait, seen: int, seconds: float, /) -> None"))
-      .def(
-          "wait_room",
-          [](const TablePointer& t, Wait& w, u32 seen, double seconds) {
-            await(t, w, false, seen, seconds, WaitKind::kRoom);
-          },
-          nb::sig("def wait_room(self, wait: Wait, seen: int, seconds: float, /) -> None"))
+      .def_prop_ro("wait_items", [](const TablePointer& t) { return awaited(t, WaitKind::kItems); })
+      .def_prop_ro("wait_limiter", [](const TablePointer& t) { return awaited(t, WaitKind::kLimiter); })
+      .def_prop_ro("wait_room", [](const TablePointer& t) { return awaited(t, WaitKind::kRoom); })
       .def(
           "wait_lock",
-          [](const TablePointer& t, Wait& w, u32 seen, double seconds, std::optional<u32> holder) {
-            await(t, w, false, seen, seconds, WaitKind::kLock, holder.value_or(kNone));
+          [](const TablePointer& t, std::optional<u32> holder) {
+            return awaited(t, WaitKind::kLock, holder.value_or(kNone));
           },
-          nb::sig("def wait_lock(self, wait: Wait, seen: int, seconds: float, holder: int | None, /) -> None"));
+          nb::arg("holder").none());
 }
 
 }  // namespace

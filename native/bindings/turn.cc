@@ -4,6 +4,9 @@
 // note that the lock is taken. So take() returns an object (Hold), and the turn ends when that object is destroyed: as
 // a context manager, or with the stack of the interrupted function.
 //
+// A call in a task sleeps while its thread goes on with others. So the turn belongs to a Hold. The thread is its owner
+// too unless the call sleeps: then a call of the same thread waits for it, as for one of another thread.
+//
 // All of this runs with the GIL held, and the GIL guards these fields. A waiting thread sleeps in Python, on its own
 // lock (its "bell"), which is released to wake it. So no C++ frame is on the stack of a sleeping thread. A sleeper that
 // was interrupted leaves its bell in the list; the next end of a turn releases that bell without effect.
@@ -15,15 +18,22 @@ namespace {
 constexpr u64 kStarvedNs = 5'000'000;  // newcomers go first until a thread has waited this long: fewer thread switches
 constexpr u64 kGraceNs = 2'000'000;    // after that, a free turn is kept this long for the waiting threads
 
+constexpr unsigned long kAsleep = 1;  // no thread's identity, which is an address
+
 struct Turn {
-  PyObject_HEAD unsigned long owner;  // thread; 0: free
+  PyObject_HEAD unsigned long owner;  // thread; 0: free; kAsleep: the call that has it sleeps
+  u64 hold;                           // number of the Hold that has it; 0: free, or a TurnHold has it
   PyObject* bells;                    // list of locks, one for each sleeping thread; null: none yet
   u64 wanted_ns;                      // when the longest wait began; 0: no thread waits
   u64 grace_ns;                       // newcomers must not take the turn before this; 0: they may
+  u64 holds;                          // numbers given to Holds so far
 };
 
+// Python code has no reference to it but the one of the running `with`: its destruction has to end the turn even where
+// an exception of a signal handler prevents the call of __exit__. So others name it by its number.
 struct Hold {
   PyObject_HEAD Turn* turn;
+  u64 number;
   bool mine;
 };
 
@@ -44,8 +54,8 @@ void ring(Turn* turn) {
 }
 
 void give(Turn* turn) {
-  if (turn->owner != PyThread_get_thread_ident()) return;
   turn->owner = 0;
+  turn->hold = 0;
   if (turn->bells != nullptr) ring(turn);
 }
 
@@ -64,17 +74,42 @@ PyObject* turn_take(PyObject* self, PyObject* newcomer) {
   Hold* hold = PyObject_New(Hold, hold_type);
   if (hold == nullptr) return nullptr;
   hold->turn = reinterpret_cast<Turn*>(Py_NewRef(self));
+  hold->number = ++turn->holds;
   hold->mine = try_take(turn, newcomer == Py_True);
+  if (hold->mine) turn->hold = hold->number;
   return reinterpret_cast<PyObject*>(hold);
 }
 
-PyObject* turn_pass_on(PyObject* self, PyObject*) {
-  give(reinterpret_cast<Turn*>(self));
+PyObject* turn_hold(PyObject* self, PyObject*) {
+  return PyLong_FromUnsignedLongLong(reinterpret_cast<Turn*>(self)->hold);
+}
+
+// Whether this number, an int that `hold` returned, is of the Hold that has the turn.
+bool is_of(const Turn* turn, PyObject* number) { return turn->hold == PyLong_AsUnsignedLongLong(number); }
+
+PyObject* turn_pass_on(PyObject* self, PyObject* number) {
+  Turn* turn = reinterpret_cast<Turn*>(self);
+  if (is_of(turn, number)) give(turn);
   Py_RETURN_NONE;
 }
 
-PyObject* turn_take_again(PyObject* self, PyObject*) {
-  return PyBool_FromLong(try_take(reinterpret_cast<Turn*>(self), false) ? 1 : 0);
+PyObject* turn_take_again(PyObject* self, PyObject* number) {
+  Turn* turn = reinterpret_cast<Turn*>(self);
+  if (!try_take(turn, false)) Py_RETURN_FALSE;
+  turn->hold = PyLong_AsUnsignedLongLong(number);
+  Py_RETURN_TRUE;
+}
+
+PyObject* turn_sleep(PyObject* self, PyObject* number) {
+  Turn* turn = reinterpret_cast<Turn*>(self);
+  if (is_of(turn, number)) turn->owner = kAsleep;
+  Py_RETURN_NONE;
+}
+
+PyObject* turn_wake(PyObject* self, PyObject* number) {
+  Turn* turn = reinterpret_cast<Turn*>(self);
+  if (is_of(turn, number)) turn->owner = PyThread_get_thread_ident();
+  Py_RETURN_NONE;
 }
 
 PyObject* turn_hang(PyObject* self, PyObject* bell) {
@@ -94,7 +129,7 @@ void turn_dealloc(PyObject* self) {
 }
 
 void hold_end(Hold* hold) {
-  if (hold->mine) give(hold->turn);
+  if (hold->turn->hold == hold->number) give(hold->turn);
   hold->mine = false;
 }
 
@@ -116,8 +151,11 @@ void hold_dealloc(PyObject* self) {
 
 PyMethodDef turn_methods[] = {
     {"take", turn_take, METH_O, "take(newcomer): a context manager, which says whether it has the turn; None: inside."},
-    {"pass_on", turn_pass_on, METH_NOARGS, "Others may have it, until `take_again`; the end of the hold is then none."},
-    {"take_again", turn_take_again, METH_NOARGS, "Whether this thread has it again."},
+    {"hold", turn_hold, METH_NOARGS, "The number of the hold that has it."},
+    {"pass_on", turn_pass_on, METH_O, "pass_on(hold): others may have it until `take_again`; the hold's end is none."},
+    {"take_again", turn_take_again, METH_O, "take_again(hold): whether the hold has it again."},
+    {"sleep", turn_sleep, METH_O, "sleep(hold): the call that has it sleeps in a task; others of this thread wait."},
+    {"wake", turn_wake, METH_O, "wake(hold): the call goes on, in this thread."},
     {"hang", turn_hang, METH_O, "hang(bell): the lock is released when the turn ends; False: it has ended already."},
     {nullptr, nullptr, 0, nullptr}};
 PyMethodDef hold_methods[] = {

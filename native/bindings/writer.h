@@ -23,8 +23,8 @@ class Busy {
     if (busy.exchange(true))
       throw Error(Code::kStoreError,
                   "this writer is in the middle of another call, and was called again from a signal handler, from "
-                  "__array__ of a value being written, or by another thread: nothing was written; call it after the "
-                  "end of that call (a signal handler can set a flag)")
+                  "__array__ of a value being written, or by another task or thread: nothing was written; call it "
+                  "after the end of that call (a signal handler can set a flag)")
           .told();
   }
   ~Busy() {

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeVar
 
 from di_store import _core
 from di_store.base.errors import AccessDenied, StoreClosed, StoreError
-from di_store.runtime import chores, waits
+from di_store.runtime import chores, waiter, waits
 from di_store.runtime.staging import Staging
 
 H = TypeVar("H")
@@ -148,6 +148,7 @@ class Session:
         for reference, end in list(self._followers.values()):
             if (handle := reference()) is not None:
                 end(handle, self._closed())
+        waiter.look_again()
         chores.let_go(key, partial(_has_session, key))
 
     def _closed(self) -> StoreError:

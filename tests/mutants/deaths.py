@@ -367,7 +367,7 @@ MUTANTS = [
     Mutant(
         "the-end-parks-threads-that-wait",
         "liveness",
-        "src/di_store/runtime/waits.py::_block",
+        "src/di_store/runtime/inside.py::sleep_inside",
         "    if _ending and me != threading.main_thread().ident:\n",
         "    if _ending and me != threading.main_thread().ident:\n        threading.Event().wait()\n",
         ("tests/crash/test_exit.py::test_an_earlier_exit_handler_may_wait_for_threads",),

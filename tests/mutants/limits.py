@@ -87,6 +87,22 @@ MUTANTS = [
         ("tests/runtime/test_wakes.py",),
     ),
     Mutant(
+        "a-cancelled-task-keeps-its-wake-up",
+        "standstill",
+        "src/di_store/runtime/waiter.py::Waiter.pass_on",
+        "        if ticket.queue is not None and ticket.queue.tickets:\n",
+        "        if False:\n",
+        ("tests/replay/test_aio_cancelled.py::test_a_cancelled_task_passes_its_wake_up_on",),
+    ),
+    Mutant(
+        "a-closed-store-wakes-no-task",
+        "standstill",
+        "src/di_store/session.py::Session.close",
+        "        waiter.look_again()\n",
+        "",
+        ("tests/replay/test_aio_cancelled.py::test_closing_the_store_ends_all_waits",),
+    ),
+    Mutant(
         "draw-announces-no-room",
         "standstill",
         "native/replay/draws.cc::Draws::pass_on",

@@ -113,7 +113,7 @@ MUTANTS = [
     Mutant(
         "long-waits-are-silent",
         "pain-8",
-        "src/di_store/runtime/waits.py::Wait._log_if_due",
+        "src/di_store/runtime/waits.py::Wait.log_if_due",
         "        if time.monotonic() < self._log_at:\n            return\n",
         "        return\n",
         ("tests/runtime/test_no_silent_waits.py::test_a_long_wait_is_logged",),

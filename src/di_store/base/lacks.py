@@ -49,6 +49,17 @@ def lacking(there: Declares, call: str) -> StoreError:
     return StoreError(f"{there.kind} {there.name!r} {there.where()}: {call}() {lack.why}", remedy=lack.remedy)
 
 
+def no_aio(shown: str) -> StoreError:
+    """The error of ``.aio`` of a handle whose data are not in this process's memory alone.
+
+    `shown`: the handle, for people.
+    """
+    return StoreError(
+        f"{shown}: aio is for tables and stores in this process's memory",
+        remedy="asyncio.to_thread makes the plain call in a thread; give it timeout=",
+    )
+
+
 def check_option(there: Declares, option: str, value: Any) -> None:
     """Refuse an option that is missing.
 

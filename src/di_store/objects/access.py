@@ -13,7 +13,8 @@ from di_store.base.errors import ObjectNotFound, StoreFull, Timeout
 from di_store.objects.refs import Ref
 from di_store.runtime import waits
 from di_store.runtime.deadline import Deadline
-from di_store.runtime.waits import SLICE_SECONDS, Missing, until
+from di_store.runtime.inside import SLICE_SECONDS
+from di_store.runtime.waits import Missing, Steps, looking, run
 from di_store.session import Session
 
 T = TypeVar("T")
@@ -26,13 +27,17 @@ class Objects:
         self._session = session
 
     def put(self, value: Any, raw: bytes | None, ttl: float, timeout: float | None, durability: str) -> Ref:
+        """As `putting`, in this thread."""
+        return run(self.putting(value, raw, ttl, timeout, durability))
+
+    def putting(self, value: Any, raw: bytes | None, ttl: float, timeout: float | None, durability: str) -> Steps[Ref]:
         """`Store.put`, for a value that may have to wait for room. `ttl` 0: it stays."""
         durable = is_durable(self._session, durability)
 
-        def put(arena: _core.Arena) -> bytes:
-            return arena.put_durable(value, raw, ttl) if durable else arena.put(value, raw, ttl)
+        def put(arena: _core.Arena) -> Ref:
+            return Ref(arena.put_durable(value, raw, ttl) if durable else arena.put(value, raw, ttl))
 
-        return Ref(written(self._session, timeout, "put", put))
+        return writing(self._session, timeout, "put", put)
 
     def put_many(
         self, values: Sequence[Any], raws: Sequence[bytes | None], deadline: Deadline, durability: str
@@ -49,13 +54,17 @@ class Objects:
         return [Ref(each.id) for each in drafts]
 
     def get(self, raw: bytes, timeout: float | None, copy: bool | None) -> Any:
+        """As `getting`, in this thread."""
+        return run(self.getting(raw, timeout, copy))
+
+    def getting(self, raw: bytes, timeout: float | None, copy: bool | None) -> Steps[Any]:
         """The value of an object that may not exist yet.
 
         Raises:
             ObjectNotFound: no sealed object of this id within `timeout` seconds. Timeout: another process held a lock.
             StoreFull: the object lies on disk, and memory had no room for it.
         """
-        return self._read(raw, timeout, lambda arena: arena.get(raw, copy))
+        return self._reading(raw, timeout, lambda arena: arena.get(raw, copy))
 
     def raw(self, raw: bytes, timeout: float | None) -> Array:
         """The block of an object, as docs/object_format.md draws it: uint8, read-only, pinned while it lives.
@@ -63,9 +72,9 @@ class Objects:
         Raises:
             As `get`.
         """
-        return self._read(raw, timeout, lambda arena: arena.raw(raw))
+        return run(self._reading(raw, timeout, lambda arena: arena.raw(raw)))
 
-    def _read(self, raw: bytes, timeout: float | None, read: Callable[[_core.Arena], T]) -> T:
+    def _reading(self, raw: bytes, timeout: float | None, read: Callable[[_core.Arena], T]) -> Steps[T]:
         def look(arena: _core.Arena) -> T | Missing[T]:
             seen, room = arena.sealed_seq(), arena.room_seq()
             try:
@@ -76,7 +85,7 @@ class Objects:
                 reason = error.reason if isinstance(error, Timeout) else error.message
                 return Missing(arena.wait_sealed, seen, reason, holder=error.holder, error=error)
 
-        return until(self._arena, timeout, f"get of object {raw.hex()}", look)
+        return looking(self._arena, timeout, f"get of object {raw.hex()}", look)
 
     def get_many(self, raws: list[bytes], deadline: Deadline, copy: bool | None) -> list[Any]:
         """`Store.get_many`: several objects under one deadline."""
@@ -91,6 +100,10 @@ class Objects:
         return found
 
     def wait(self, pending: list[Ref], wanted: int, timeout: float | None) -> tuple[list[Ref], list[Ref]]:
+        """As `waiting`, in this thread."""
+        return run(self.waiting(pending, wanted, timeout))
+
+    def waiting(self, pending: list[Ref], wanted: int, timeout: float | None) -> Steps[tuple[list[Ref], list[Ref]]]:
         """`Store.wait`: at most `num_returns` refs of existing objects, and all other refs, each in the given order.
 
         Raises:
@@ -113,7 +126,7 @@ class Objects:
                 return parted()
             return Missing(arena.wait_sealed, seen, f"{len(there)} of them are there", late=parted)
 
-        return until(self._arena, timeout, f"wait for {wanted} of {len(pending)} objects", look)
+        return looking(self._arena, timeout, f"wait for {wanted} of {len(pending)} objects", look)
 
     def keys(self, start: Ref | None, n: int) -> list[Ref]:
         """`Store.keys`: refs of up to `n` objects after `start`."""
@@ -142,6 +155,11 @@ def is_durable(session: Session, durability: Any) -> bool:
 
 
 def written(session: Session, timeout: float | None, what: str, write: Callable[[_core.Arena], T]) -> T:
+    """As `writing`, in this thread."""
+    return run(writing(session, timeout, what, write))
+
+
+def writing(session: Session, timeout: float | None, what: str, write: Callable[[_core.Arena], T]) -> Steps[T]:
     """Write an object. While there is no room, wait and try again.
 
     Args:
@@ -163,7 +181,7 @@ def written(session: Session, timeout: float | None, what: str, write: Callable[
         except Timeout as error:  # a lock is held; nothing was written
             return Missing(arena.wait_room, seen, error.reason, holder=error.holder)
 
-    return until(session.writable, timeout, what, look)
+    return looking(session.writable, timeout, what, look)
 
 
 def _write(value: Any, raw: bytes | None, arena: _core.Arena) -> _core.Unsealed:

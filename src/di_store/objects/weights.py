@@ -11,8 +11,8 @@ from di_store.base import config
 from di_store.base.dtypes import Array
 from di_store.base.errors import ObjectNotFound, Timeout, shown
 from di_store.base.frozen import dataclass
-from di_store.objects.access import is_durable, written
-from di_store.runtime.waits import Missing, check_timeout, until
+from di_store.objects.access import is_durable, writing
+from di_store.runtime.waits import Missing, Steps, check_timeout, looking, run
 from di_store.session import Session
 
 T = TypeVar("T")
@@ -40,6 +40,10 @@ class Weights:
         self._session = session
 
     def publish(self, name: str, tree: Any, keep: int, timeout: float | None, durability: str) -> int:
+        """As `publishing`, in this thread."""
+        return run(self.publishing(name, tree, keep, timeout, durability))
+
+    def publishing(self, name: str, tree: Any, keep: int, timeout: float | None, durability: str) -> Steps[int]:
         """`Store.publish`: make `tree` the next version of `name`; the newest `keep` stay readable.
 
         Raises:
@@ -48,9 +52,15 @@ class Weights:
         self._session.check_writable()
         durable = is_durable(self._session, durability)
         publish = partial(_publish_durable if durable else _publish, name, tree, keep)
-        return written(self._session, timeout, f"publish of {name!r}", publish)
+        return writing(self._session, timeout, f"publish of {name!r}", publish)
 
     def latest(self, name: str, newer_than: int | None, version: int | None, timeout: float | None) -> Published | None:
+        """As `finding`, in this thread."""
+        return run(self.finding(name, newer_than, version, timeout))
+
+    def finding(
+        self, name: str, newer_than: int | None, version: int | None, timeout: float | None
+    ) -> Steps[Published | None]:
         """`Store.latest`: the newest version of `name`, or the given one.
 
         Args:
@@ -62,7 +72,8 @@ class Weights:
         Returns:
             None: no newer version at the deadline, or the given version does not exist (any more).
         """
-        found = self._latest(name, newer_than, version, timeout, lambda arena, at: arena.latest(name, at, None))
+        read = partial(_read, name)
+        found = yield from self._finding(name, newer_than, version, timeout, read)
         if found is None:
             return None
         self._session.versions[name] = found[0]
@@ -73,16 +84,16 @@ class Weights:
     ) -> tuple[int, Array | None] | None:
         """`latest` for a client on another machine: the version and its block (`Objects.raw`)."""
         seconds = check_timeout(timeout)
-        return self._latest(name, newer_than, version, seconds, lambda arena, at: arena.raw_weights(name, at))
+        return run(self._finding(name, newer_than, version, seconds, lambda arena, at: arena.raw_weights(name, at)))
 
-    def _latest(
+    def _finding(
         self,
         name: str,
         newer_than: int | None,
         version: int | None,
         timeout: float | None,
         read: Callable[[_core.Arena, int], T],
-    ) -> tuple[int, T | None] | None:
+    ) -> Steps[tuple[int, T | None] | None]:
         """The version found, and the result of `read` for it; None for a version with weights sent another way."""
         check_name(name)
         if version is not None and newer_than is not None:
@@ -90,7 +101,11 @@ class Weights:
         wanted = None if version is None else config.count("version", version, minimum=1, maximum=2**62)
         least = 1 if newer_than is None else config.count("newer_than", newer_than, minimum=-1, maximum=2**62) + 1
         look = partial(_look, name, wanted, max(1, least), read)
-        return until(lambda: self._session.arena, timeout, f"latest({name!r})", look)
+        return looking(lambda: self._session.arena, timeout, f"latest({name!r})", look)
+
+
+def _read(name: str, arena: _core.Arena, at: int) -> Any:
+    return arena.latest(name, at, None)
 
 
 def _publish(name: str, tree: Any, keep: int, arena: _core.Arena) -> int:

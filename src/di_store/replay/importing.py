@@ -37,7 +37,7 @@ from di_store.replay.archive import ITEM_FACTS, KINDS, ArchiveManifest, ArchiveR
 from di_store.replay.batch import blob_head
 from di_store.replay.handle import TableHandle
 from di_store.replay.stream import build_restorer
-from di_store.runtime.waits import InsertWait
+from di_store.runtime.waits import InsertWait, run
 
 _AT_ONCE = 65_536
 """Items that are inserted in one call."""
@@ -304,7 +304,7 @@ class _Kind:
         handle = self._handle
         with InsertWait(handle.arena, timeout, f"import into table {handle.name!r}") as wait:
             while isinstance(made, _core.Blocked):
-                wait.pause_for(made, handle.native, handle.arena)
+                run(wait.pausing_for(made, handle.native, handle.arena))
                 handle.check_open()
                 made = native.resume() if made.passed else call()
         return made

@@ -28,7 +28,7 @@ from di_store.replay.batch import encode_blob
 from di_store.replay.handle import TableHandle, not_now
 from di_store.replay.stream import build_inserter, check_priority, rows_of, tracked_versions
 from di_store.replay.timed import TimedItems, split
-from di_store.runtime.waits import InsertWait, Wait, check_timeout, core_seconds
+from di_store.runtime.waits import InsertWait, Steps, Wait, check_timeout, core_seconds, run
 
 
 class Inserter:
@@ -54,10 +54,10 @@ class Inserter:
         self._plain = isinstance(self._view, (Step, Group))
         self._timed = TimedItems(self._view) if isinstance(self._view, (Sequence, Episode)) else None
 
-    def insert(self, value: Any, priority: Any, timeout: Any, *, one: bool = True) -> Array:
+    def inserting(self, value: Any, priority: Any, timeout: Any, one: bool = True) -> Steps[Array]:
         """Insert one item, or (`one=False`) one for each entry of the leading axis. Returns their keys, uint64[n].
 
-        A thread waits while another thread inserts. A call inside another call of the same thread raises `StoreError`:
+        A call waits while another one inserts. A call inside another call of the same thread raises `StoreError`:
         a signal handler may make such a call, or the `__array__` of a value that is being written.
         """
         timeout = None if timeout is None else check_timeout(timeout)
@@ -70,15 +70,16 @@ class Inserter:
                     if self._native is None:
                         self._prepare(priority)
                     if not one:
-                        keys = self._items(value, priority, timeout)
+                        made = self._items(value, priority, timeout)
                     elif self._plain:
-                        keys = self._steps(value, None, priority, timeout)
+                        made = self._steps(value, None, priority, timeout)
                     else:
-                        keys = self._item(value, priority, timeout)
+                        made = self._item(value, priority, timeout)
+                    keys = yield from made
                     self._handle.warn_evicted()
                     return keys
             wait = wait or self._turn_wait(timeout)
-            wait.pause_turn(self._turn, _OTHER)
+            yield from wait.pausing_turn(self._turn, _OTHER)
 
     def end_with(self, why: StoreError) -> None:
         """Called when the store's handle is closed: drop the table as soon as no call uses it.
@@ -101,7 +102,7 @@ class Inserter:
                 wait = wait or self._turn_wait(None)
             except StoreError:
                 return  # another thread ends it too, and holds the turn
-            wait.pause_turn(self._turn, _OTHER)
+            run(wait.pausing_turn(self._turn, _OTHER))
 
     def _begin_anew(self) -> None:
         self._turn, self._native, self.put = _core.Turn(), None, not_now
@@ -119,14 +120,14 @@ class Inserter:
         if self._handle.schema is None:
             check_priority(priority)
 
-    def _item(self, value: Any, priority: Any, timeout: float | None) -> Array:
+    def _item(self, value: Any, priority: Any, timeout: float | None) -> Steps[Array]:
         if self._handle.opaque:
             return self._opaque([value], priority, timeout)
         if self._timed is not None:
             return self._whole(self._timed, value, priority, timeout)
         return self._finished(value, None, priority, timeout)
 
-    def _items(self, batch: Any, priority: Any, timeout: float | None) -> Array:
+    def _items(self, batch: Any, priority: Any, timeout: float | None) -> Steps[Array]:
         if self._handle.opaque:
             return self._opaque(listed("batch", batch, "a list of values"), priority, timeout)
         n = rows_of(batch)
@@ -151,18 +152,18 @@ class Inserter:
                 "give fewer at once, or make the table larger with resize()"
             )
 
-    def _steps(self, value: Any, n: int | None, priority: Any, timeout: float | None) -> Array:
+    def _steps(self, value: Any, n: int | None, priority: Any, timeout: float | None) -> Steps[Array]:
         """Rows of a table of single steps: the core takes them unchanged."""
         self._declare(value, n, timeout)
         native = self._writer(timeout)
         try:
             if n is None:
-                return self._waited(native.append, value, None, None, None, priority, timeout=timeout)
-            return self._waited(native.extend, value, None, None, None, priority, n, timeout=timeout)
+                return (yield from self._waited(native.append, value, None, None, None, priority, timeout=timeout))
+            return (yield from self._waited(native.extend, value, None, None, None, priority, n, timeout=timeout))
         except SchemaMismatch as error:
             raise self._explained(error, value, n, timeout) from None
 
-    def _finished(self, value: Any, n: int | None, priority: Any, timeout: float | None) -> Array:
+    def _finished(self, value: Any, n: int | None, priority: Any, timeout: float | None) -> Steps[Array]:
         """Finished transitions, a single one (n is None) or n: the core takes them unchanged."""
         if isinstance(self._view, Transition) and self._view.future:
             raise ValueError(
@@ -176,7 +177,7 @@ class Inserter:
         if "steps" in self._columns(timeout) and type(value) is dict and "steps" not in value:
             value = {**value, "steps": self._whole_steps(n)}
         try:
-            return self._waited(native.insert, value, items, total, priority, n is None, timeout=timeout)
+            return (yield from self._waited(native.insert, value, items, total, priority, n is None, timeout=timeout))
         except SchemaMismatch as error:
             raise self._explained(error, value, n, timeout) from None
 
@@ -185,7 +186,7 @@ class Inserter:
         assert isinstance(self._view, Transition)
         return self._view.n_step if n is None else np.full(n, self._view.n_step)
 
-    def _opaque(self, values: list[Any], priority: Any, timeout: float | None) -> Array:
+    def _opaque(self, values: list[Any], priority: Any, timeout: float | None) -> Steps[Array]:
         if not values:
             raise ValueError("extend() needs at least one value")
         self._check_count(len(values))
@@ -281,7 +282,7 @@ class Inserter:
             own[name] = leaf
         return Schema.infer(tree.unflatten(own), n)
 
-    def _rows(self, rows: dict[str, Any], n: int, priority: Any, timeout: float | None) -> Array:
+    def _rows(self, rows: dict[str, Any], n: int, priority: Any, timeout: float | None) -> Steps[Array]:
         """Send n items of one row each."""
         return self._send(rows, [(1, 1, 0)], n, priority, timeout)
 
@@ -292,27 +293,27 @@ class Inserter:
         total: int,
         priority: Any,
         timeout: float | None,
-    ) -> Array:
+    ) -> Steps[Array]:
         """Send rows ``[total, …]`` as items of (rows, how many of them are steps, flags); one entry: for all items."""
         return self._waited(self._writer(timeout).insert, rows, items, total, priority, timeout=timeout)
 
-    def _waited(self, call: Callable[..., Any], *arguments: Any, timeout: float | None) -> Array:
+    def _waited(self, call: Callable[..., Any], *arguments: Any, timeout: float | None) -> Steps[Array]:
         """Call the core, repeatedly if it is blocked, until it has inserted all items. Returns their keys."""
-        made = call(*arguments)
+        turn, hold, made = self._turn, self._turn.hold(), call(*arguments)
         if type(made) is not list:
             handle, version = self._handle, self._version
             with InsertWait(handle.arena, timeout, f"insert into table {handle.name!r}") as wait:
                 while type(made) is not list:
                     if made.passed:  # some items are in the table: resume() inserts the rest, now or in the next call
-                        wait.passed()
-                        wait.pause_for(made, handle.native, handle.arena)
+                        wait.passed((turn, hold))
+                        yield from wait.pausing_for(made, handle.native, handle.arena)
                         handle.check_open()
                         made = self._writer(timeout).resume()
                         continue
-                    self._turn.pass_on()  # a blocked call has written nothing, so other threads may insert meanwhile
-                    wait.pause_for(made, handle.native, handle.arena)
-                    while not self._turn.take_again():
-                        wait.pause_turn(self._turn, _OTHER)
+                    turn.pass_on(hold)  # a blocked call has written nothing, so others may insert meanwhile
+                    yield from wait.pausing_for(made, handle.native, handle.arena)
+                    while not turn.take_again(hold):
+                        yield from wait.pausing_turn(turn, _OTHER)
                     handle.check_open()
                     if self._tracked and self._native is not None:  # another thread may have set a newer version
                         self._native.set_version(0, version)
@@ -322,7 +323,7 @@ class Inserter:
 
     # -- sequences and episodes ---------------------------------------------------------------------------------
 
-    def _whole(self, timed: TimedItems, value: Any, priority: Any, timeout: float | None) -> Array:
+    def _whole(self, timed: TimedItems, value: Any, priority: Any, timeout: float | None) -> Steps[Array]:
         """Insert one sequence or episode, leaves ``[time, …]``."""
         leaves = tree.flatten(value, what="item")
         self._declare_timed(timed, [leaves], timeout)
@@ -331,7 +332,7 @@ class Inserter:
         rows, item = timed.rows(leaves, schema)
         return self._send(tree.unflatten(rows), [item], item[0], priority, timeout)
 
-    def _wholes(self, timed: TimedItems, batch: Any, n: int, priority: Any, timeout: float | None) -> Array:
+    def _wholes(self, timed: TimedItems, batch: Any, n: int, priority: Any, timeout: float | None) -> Steps[Array]:
         """Insert n sequences or episodes, leaves ``[n, time, …]``, in one call of the core: all of them or none."""
         leaves = tree.flatten(batch, what="batch")
         values = split(leaves, n)

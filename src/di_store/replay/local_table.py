@@ -28,18 +28,20 @@ from di_store.replay.left_out import warn_left_out
 from di_store.replay.local_writer import LocalWriter
 from di_store.replay.lost import without_lost
 from di_store.replay.resizing import configure_table, resize_table
-from di_store.replay.sampling import Terms, beta_of, check_replace, read_batch, sample_at_once
+from di_store.replay.sampling import Terms, beta_of, check_replace, reading_batch, sample_at_once
 from di_store.replay.stats import TableStats, table_stats
 from di_store.replay.table import Table, backend_of
 from di_store.replay.table_backend import TableBackend
 from di_store.replay.table_source import TableSource, begin_learning
 from di_store.runtime.deadline import Deadline
+from di_store.runtime.waits import Steps
 from di_store.session import Session, loaded
 
 
 class LocalTable(TableBackend):
     """A table of a store that this process is attached to."""
 
+    in_memory = True
     inserter: Inserter
 
     def __init__(self, session: Session, native: _core.Table) -> None:
@@ -131,13 +133,9 @@ class LocalTable(TableBackend):
     def writer(self, lanes: int | None, autoreset: Any, deadline: Deadline | None = None) -> LocalWriter:
         return LocalWriter(self._session, [self.writable()], lanes, autoreset, single=True)
 
-    def insert(self, value: Any, priority: Any, deadline: Deadline) -> Array:
+    def inserting(self, value: Any, priority: Any, deadline: Deadline, one: bool = True) -> Steps[Array]:
         self.writable()
-        return self.inserter.insert(value, priority, deadline.left)
-
-    def extend(self, batch: Any, priority: Any, deadline: Deadline) -> Array:
-        self.writable()
-        return self.inserter.insert(batch, priority, deadline.left, one=False)
+        return self.inserter.inserting(value, priority, deadline.left, one)
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -151,16 +149,18 @@ class LocalTable(TableBackend):
             self.sample_now = None
         return sample(n, beta, which, distinct)
 
-    def sample(
+    def sampling(
         self, found: Any, terms: Terms, beta: float | None, columns: str | Iterable[str] | None, out: Batch | None
-    ) -> Batch:
+    ) -> Steps[Batch]:
         handle = self.writable()
         check_replace(handle, terms.n, terms.replace)
-        if terms.lease is not None:
-            self._begin_learning(handle)
-        batch = read_batch(handle, found, terms, beta_of(handle, beta), columns, out)
-        if terms.lease is not None:
-            batch._lease = self, terms.lease_number
+        steps = reading_batch(handle, found, terms, beta_of(handle, beta), columns, out)
+        return steps if terms.lease is None else self._leasing(handle, terms, steps)
+
+    def _leasing(self, handle: TableHandle, terms: Terms, steps: Steps[Batch]) -> Steps[Batch]:
+        self._begin_learning(handle)
+        batch = yield from steps
+        batch._lease = self, terms.lease_number
         return batch
 
     def lease_now(self, n: int, beta: float | None, lease: Any, distinct: bool) -> Batch | None:

@@ -19,11 +19,14 @@ from di_store.replay.stream import check_priority, rows_of
 from di_store.replay.writer import LOOK_EVERY, WriterBackend
 from di_store.replay.writer_stream import BUSY, LATER, WriterStream
 from di_store.runtime.deadline import Deadline
+from di_store.runtime.waits import Steps, run
 from di_store.session import Session
 
 
 class LocalWriter(WriterBackend):
     """A writer of a store that this process is attached to."""
+
+    in_memory = True
 
     def __init__(
         self,
@@ -77,6 +80,11 @@ class LocalWriter(WriterBackend):
             self.open().look()
 
     def append(self, begun: Any, step: Any, next: Any, final: Any, lane: Any, priority: Any, deadline: Deadline) -> Any:
+        return run(self.appending(begun, step, next, final, lane, priority, deadline))
+
+    def appending(
+        self, begun: Any, step: Any, next: Any, final: Any, lane: Any, priority: Any, deadline: Deadline
+    ) -> Steps[Any]:
         stream, seconds = self.open(), deadline.left  # a wait has all the time that there was at the call
         self._declare(step, next, final, lane, priority, None, deadline)
         arguments = (step, next, final, lane, self.by_table(priority))
@@ -85,11 +93,15 @@ class LocalWriter(WriterBackend):
                 begun = stream.call(*arguments)
             except SchemaMismatch as error:
                 raise self.explained(error, step, lane, None) from None
-        made = stream.finish_waiting("append", begun, seconds, stream.again, *arguments)
+        if type(begun) is not list:
+            begun = yield from stream.finishing("append", begun, seconds, stream.again, *arguments)
         self.count(1)
-        return self.made(made)
+        return self.made(begun)
 
     def extend(self, steps: Any, next: Any, final: Any, lane: Any, priority: Any, deadline: Deadline) -> Any:
+        return run(self.extending(steps, next, final, lane, priority, deadline))
+
+    def extending(self, steps: Any, next: Any, final: Any, lane: Any, priority: Any, deadline: Deadline) -> Steps[Any]:
         stream, seconds = self.open(), deadline.left
         if stream.opaque:
             steps = listed("steps", steps, "a list of values")
@@ -106,29 +118,37 @@ class LocalWriter(WriterBackend):
             made = native.extend(*arguments)
         except SchemaMismatch as error:
             raise self.explained(error, steps, lane, total) from None
-        made = stream.finish_waiting("extend", made, seconds, native.extend, *arguments)
+        if type(made) is not list:
+            made = yield from stream.finishing("extend", made, seconds, native.extend, *arguments)
         self.count(total)
         return self.made(made)
 
     def end_episode(self, final: Any, lane: Any, discard: bool, deadline: Deadline) -> Any:
+        return run(self.ending(final, lane, discard, deadline))
+
+    def ending(self, final: Any, lane: Any, discard: bool, deadline: Deadline) -> Steps[Any]:
         stream, seconds, arguments = self.open(), deadline.left, (final, lane, discard)
         if (native := stream.native) is None:
             return self.made([no_items() for _ in self.names])
         made = native.end_episode(*arguments)
-        return self.made(stream.finish_waiting("end_episode", made, seconds, native.end_episode, *arguments))
+        made = yield from stream.finishing("end_episode", made, seconds, native.end_episode, *arguments)
+        return self.made(made)
 
     def check_idle(self) -> None:
         if self.open().is_busy():
             raise StoreError(BUSY, remedy=LATER)
 
     def close(self, deadline: Deadline) -> None:
+        run(self.closing(deadline))
+
+    def closing(self, deadline: Deadline) -> Steps[None]:
         stream, seconds = self.open(), deadline.left
         native = stream.native
         if stream.marked is not None and self._session.ended():
             return  # of a client: as after a kill of its process, open episodes make no more items
         try:
             if native is not None:
-                stream.finish_waiting("close", native.finish(), seconds, native.finish)
+                yield from stream.finishing("close", native.finish(), seconds, native.finish)
         except EndOfData:
             pass  # a finished table accepts no items: the open episodes add none
         finally:
@@ -144,7 +164,7 @@ class LocalWriter(WriterBackend):
         stream, self.stream = self.stream, None
         if stream is not None:
             stream.end(why)
-            if idle and stream.native is not None:
+            if idle and stream.native is not None and not stream.is_busy():  # a task may be inside a call
                 stream.native.close()
 
     def forget(self, why: StoreError) -> None:

@@ -28,6 +28,7 @@ from di_store.replay.sampling import (
 )
 from di_store.replay.table_source import AttachedSource, held_draws, may_draw
 from di_store.runtime.forks import in_child
+from di_store.runtime.waits import run
 
 _ALIGNED_BYTES = 64
 """Each array of a batch begins at a multiple of this, as in the core."""
@@ -213,7 +214,7 @@ class MixtureDraws:
             _give_back(parts)
             raise
         _give_back(parts)
-        terms.pause(blocked.handle, blocked.seen, blocked.reason, holder=blocked.holder)
+        run(terms.pausing(blocked.handle, blocked.seen, blocked.reason, holder=blocked.holder))
         return []
 
     def counts(self) -> dict[TableHandle, int]:
@@ -433,7 +434,8 @@ def _collect_some(parts: list[MixturePart], terms: Terms) -> None:
             return
         part = lacking[0]
         try:
-            terms.pause(part.handle, part.seen, f"{held} of {terms.n} drawn; {part.why}", at_most, part.holder)
+            reason = f"{held} of {terms.n} drawn; {part.why}"
+            run(terms.pausing(part.handle, part.seen, reason, at_most, part.holder))
         except Timeout:
             if held < terms.min_n:
                 raise

@@ -28,7 +28,7 @@ from di_store.replay.handle import TableHandle
 from di_store.replay.sampling import Copying, Draws, Stopped, Terms
 from di_store.runtime.background import LOOK_SECONDS, Background, Wakeup
 from di_store.runtime.staging import Staging
-from di_store.runtime.waits import Wait
+from di_store.runtime.waits import Wait, run
 
 
 class DrawSource(Protocol):
@@ -213,7 +213,7 @@ class Prefetch:
                     self._more.wait(LOOK_SECONDS)
                     continue
                 wait = wait or self._turn_wait()
-                wait.pause_turn(self._turn, "another thread takes a batch of this loader")
+                run(wait.pausing_turn(self._turn, "another thread takes a batch of this loader"))
         except Stopped:
             pass
         self.stop(LOOK_SECONDS)  # what was drawn while another thread closed the loader

@@ -5,6 +5,7 @@ The call makes and holds the draws that the limiter allows. Then it waits for th
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -23,7 +24,7 @@ from di_store.replay.handle import TableHandle
 from di_store.replay.lost import drop_lost
 from di_store.replay.stream import version_column
 from di_store.runtime.deadline import Deadline
-from di_store.runtime.waits import SLICE_SECONDS, SampleWait, check_timeout
+from di_store.runtime.waits import SampleWait, Steps, check_timeout, run
 
 
 class Undelivered(Exception):
@@ -99,14 +100,14 @@ def check_replace(handle: TableHandle, n: int, replace: Any) -> None:
         raise ValueError(f"replace=False: n={n} is above the capacity of {capacity}, and each item comes once")
 
 
-def read_batch(
+def reading_batch(
     handle: TableHandle,
     draws: _core.Draws | None,
     terms: Terms,
     beta: float | None,
     columns: str | Iterable[str] | None,
     out: Batch | None,
-) -> Batch:
+) -> Steps[Batch]:
     """`Table.sample`, if one call of the core is not enough: waiting, `min_n`, `columns` or `out`.
 
     `draws`: draws that a first attempt has made, or None.
@@ -115,8 +116,9 @@ def read_batch(
     if out is not None:
         check_out(out, n)
     check_fits(handle.arena, n * answers_of(handle.settings.view))
-    with terms:
-        await_columns(handle, terms)
+    if handle.schema is None:
+        with terms:
+            yield from awaiting_columns(handle, terms)
     reader = handle.reader()
     which = handle.which(columns)
     check_fits(handle.arena, n, handle.bytes_of(which))
@@ -124,7 +126,7 @@ def read_batch(
         draws = draws or reader.begin(not terms.replace, terms.lease)
         try:
             with terms:
-                held = collect(handle, reader, draws, terms)
+                held = yield from collecting(handle, reader, draws, terms)
             terms.lease_number = draws.lease
             batch = handle.batch(reader.finish(draws, beta, which, _given(out, held), not handle.opaque), draws)
             if handle.opaque:  # delivered once its values are loaded
@@ -134,7 +136,7 @@ def read_batch(
             reader.give_back(draws)
             draws = None
             drop_lost(handle.arena)
-        except BaseException:  # also Ctrl-C: nobody gets the batch
+        except BaseException:  # also Ctrl-C, or a task's end: nobody gets the batch
             reader.give_back(draws)
             raise
 
@@ -176,7 +178,7 @@ def _given(out: Batch | None, held: int) -> Any:
 class Terms:
     """The terms of a draw: the number of examples, whether items may repeat, the deadline, and when fewer suffice.
 
-    As a context manager, it ends the wait that `pause` began.
+    As a context manager, it ends the wait that `pausing` began.
     """
 
     def __init__(
@@ -227,20 +229,20 @@ class Terms:
         if self.now:
             return 0.0
         if held < self.min_n:
-            return SLICE_SECONDS
+            return math.inf
         left = self.wait.left if self.wait is not None else self.timeout
         if left is not None and left <= 0:
             return 0.0
-        return SLICE_SECONDS if self.linger is None else self.linger - (time.monotonic() - newest)
+        return math.inf if self.linger is None else self.linger - (time.monotonic() - newest)
 
-    def pause(
+    def pausing(
         self,
         handle: TableHandle,
         seen: int,
         reason: str,
-        at_most: float = SLICE_SECONDS,
+        at_most: float = math.inf,
         holder: int | None = None,
-    ) -> None:
+    ) -> Steps[None]:
         """Wait for a change of the table, at most `at_most` seconds.
 
         Args:
@@ -260,10 +262,16 @@ class Terms:
             what = f"sample of {self.n} from table {handle.name!r}"
             self.wait = SampleWait(handle.arena, self.timeout, what)
         self.wait.check_attended(handle.native, reason)
-        self.wait.pause(handle.native.wait_items, seen, reason, at_most=at_most, table=handle.native, holder=holder)
+        native = handle.native
+        return self.wait.pausing(native.wait_items, seen, reason, at_most=at_most, table=native, holder=holder)
 
 
 def await_columns(handle: TableHandle, terms: Terms) -> None:
+    """As `awaiting_columns`, in this thread."""
+    run(awaiting_columns(handle, terms))
+
+
+def awaiting_columns(handle: TableHandle, terms: Terms) -> Steps[None]:
     """Wait until a process has written a first step, which declares the columns.
 
     Raises:
@@ -277,10 +285,15 @@ def await_columns(handle: TableHandle, terms: Terms) -> None:
         if stats["finished"]:
             raise EndOfData(f"table {handle.name!r} was finished before anything was written")
         reason = stats["sample_blocked"] or "nothing was written yet"
-        terms.pause(handle, seen, f"{reason}; it waits for the first step, which declares the columns")
+        yield from terms.pausing(handle, seen, f"{reason}; it waits for the first step, which declares the columns")
 
 
 def collect(handle: TableHandle, reader: _core.Reader, draws: _core.Draws, terms: Terms) -> int:
+    """As `collecting`, in this thread."""
+    return run(collecting(handle, reader, draws, terms))
+
+
+def collecting(handle: TableHandle, reader: _core.Reader, draws: _core.Draws, terms: Terms) -> Steps[int]:
     """Draw until there are n, or fewer if the terms (`min_n`, `linger`, `now`) or a finished table allow it.
 
     Returns the number of draws.
@@ -313,7 +326,7 @@ def collect(handle: TableHandle, reader: _core.Reader, draws: _core.Draws, terms
             reason = f"finished; {others.reason}"
             if terms.holding:
                 raise Undelivered(handle, seen, reason, others.holder)
-            terms.pause(handle, seen, reason, holder=others.holder)
+            yield from terms.pausing(handle, seen, reason, holder=others.holder)
             continue
         at_most = terms.patience(held, newest)
         if at_most <= 0:
@@ -322,7 +335,7 @@ def collect(handle: TableHandle, reader: _core.Reader, draws: _core.Draws, terms
         if native.stats()["stale_dropped"]:
             reason += _unversioned(handle)
         try:
-            terms.pause(handle, seen, reason, at_most, draws.holder)
+            yield from terms.pausing(handle, seen, reason, at_most, draws.holder)
         except Timeout:
             if held >= terms.min_n:
                 return held

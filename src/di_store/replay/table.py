@@ -24,16 +24,15 @@ from di_store.policy.combination import MAX_CAPACITY
 from di_store.policy.limiters import Limiter, check_limiter
 from di_store.policy.samplers import Sampler
 from di_store.policy.views import View, answers_of
-from di_store.replay.batch import Batch, check_out, empty_batch, host_array, key_array, leased_keys
+from di_store.replay.aio_table import AioTable
+from di_store.replay.batch import Batch, empty_batch, host_array, key_array, leased_keys
 from di_store.replay.exporting import Exported
 from di_store.replay.incomplete import IncompleteGroup, check_grouped, listed_incomplete
-from di_store.replay.lease import lease_seconds
 from di_store.replay.loader import Loader, LoaderOptions
 from di_store.replay.lost import without_lost
-from di_store.replay.sampling import Terms, check_n
 from di_store.replay.shown import repr_html
 from di_store.replay.stats import TableStats
-from di_store.replay.table_backend import AT_ONCE, TableBackend
+from di_store.replay.table_backend import AT_ONCE, TableBackend, given_terms
 from di_store.replay.writer import Writer
 from di_store.runtime.deadline import Deadline
 
@@ -83,6 +82,15 @@ class Table:
     def sampler(self) -> Sampler:
         """The sampler with its current exponents."""
         return self._backend.sampler()
+
+    @property
+    def aio(self) -> AioTable:
+        """`insert`, `extend`, `sample` and `update` for asyncio: ``await table.aio.sample(32)``.
+
+        Raises:
+            StoreError: the table is not in this process's memory.
+        """
+        return AioTable(self._backend, self.update)
 
     def __len__(self) -> int:
         return self._backend.size()
@@ -204,11 +212,7 @@ class Table:
                 return Batch(*found)
             if type(found) is Batch:
                 return found
-        seconds = lease_seconds(backend, lease)
-        terms = Terms(check_n(n), timeout, min_n, linger, replace=config.flag("replace", replace), lease=seconds)
-        beta = None if beta is None else config.real("beta", beta, why="it is the exponent of the importance weights")
-        if out is not None:
-            check_out(out, terms.n)
+        terms, beta = given_terms(backend, n, timeout, min_n, linger, beta, out, replace, lease)
         return backend.sample(found, terms, beta, columns, out)
 
     def peek(self, keys: Any, *, columns: str | Iterable[str] | None = None) -> Batch:

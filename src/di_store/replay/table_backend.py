@@ -13,22 +13,25 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, Protocol
 
 from di_store import _core
+from di_store.base import config
 from di_store.base.dtypes import Array
 from di_store.base.errors import RowsLost
 from di_store.base.lacks import Lacks, lacking
 from di_store.columns.schema import Schema
 from di_store.policy.samplers import Sampler
 from di_store.policy.settings import Settings
-from di_store.replay.batch import Batch
+from di_store.replay.batch import Batch, check_out
 from di_store.replay.exporting import Exported
 from di_store.replay.handle import TableHandle, not_now
 from di_store.replay.incomplete import Found
+from di_store.replay.lease import lease_seconds
 from di_store.replay.loader import Following
 from di_store.replay.prefetch import DrawSource
-from di_store.replay.sampling import Terms
+from di_store.replay.sampling import Terms, check_n
 from di_store.replay.stats import TableStats
 from di_store.replay.writer import WriterBackend
 from di_store.runtime.deadline import Deadline
+from di_store.runtime.waits import Steps, run
 
 AT_ONCE = 65_536
 """For a batch of more examples, `sample` first checks that it fits in memory."""
@@ -56,6 +59,7 @@ class TableBackend(ABC):
         name: the table's name.
         session: the session that loaders end with.
         lacks: the calls that this kind of table lacks, each with the reason.
+        in_memory: whether calls are made in steps too, for asyncio.
         handle: the table in this process's memory; None: the table is elsewhere, or the store's handle is closed.
         inserter: inserts at once if it can.
         repeats: whether a batch may hold an item twice.
@@ -69,6 +73,7 @@ class TableBackend(ABC):
     kind = "table"
     name: str
     lacks: ClassVar[Lacks] = {}
+    in_memory = False
     handle: TableHandle | None = None
     inserter: Puts = NothingAtOnce()
     repeats = True
@@ -129,11 +134,15 @@ class TableBackend(ABC):
     def writer(self, lanes: int | None, autoreset: Any, deadline: Deadline | None = None) -> WriterBackend:
         """As `Table.writer`. `deadline` None: as long as it takes."""
 
-    @abstractmethod
-    def insert(self, value: Any, priority: Any, deadline: Deadline) -> Array: ...
+    def insert(self, value: Any, priority: Any, deadline: Deadline) -> Array:
+        return run(self.inserting(value, priority, deadline))
 
-    @abstractmethod
-    def extend(self, batch: Any, priority: Any, deadline: Deadline) -> Array: ...
+    def extend(self, batch: Any, priority: Any, deadline: Deadline) -> Array:
+        return run(self.inserting(batch, priority, deadline, one=False))
+
+    def inserting(self, value: Any, priority: Any, deadline: Deadline, one: bool = True) -> Steps[Array]:
+        """`insert` in steps; `one` False: `extend`."""
+        raise AssertionError("the table is elsewhere")
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -145,11 +154,17 @@ class TableBackend(ABC):
         """Draw with a lease at once; None: not possible now, or `lease` has to be checked."""
         return None
 
-    @abstractmethod
     def sample(
         self, found: Any, terms: Terms, beta: float | None, columns: str | Iterable[str] | None, out: Batch | None
     ) -> Batch:
         """As `Table.sample`. `found`: the result of `sample_now`, or None. `beta` None: the sampler's."""
+        return run(self.sampling(found, terms, beta, columns, out))
+
+    def sampling(
+        self, found: Any, terms: Terms, beta: float | None, columns: str | Iterable[str] | None, out: Batch | None
+    ) -> Steps[Batch]:
+        """`sample` in steps."""
+        raise AssertionError("the table is elsewhere")
 
     def draw(self, terms: Terms, columns: str | Iterable[str] | None, out: Batch | None = None) -> Batch:
         """As `sample`, with the sampler's own beta, for a step of a longer call."""
@@ -230,3 +245,25 @@ class TableBackend(ABC):
 
     @abstractmethod
     def finish(self, deadline: Deadline) -> None: ...
+
+
+def given_terms(
+    backend: TableBackend,
+    n: Any,
+    timeout: Any,
+    min_n: Any,
+    linger: Any,
+    beta: Any,
+    out: Batch | None,
+    replace: Any,
+    lease: Any,
+) -> tuple[Terms, float | None]:
+    """The checked arguments of `Table.sample`: the terms of the draw, and beta."""
+    seconds = lease_seconds(backend, lease)
+    terms = Terms(check_n(n), timeout, min_n, linger, replace=config.flag("replace", replace), lease=seconds)
+    if out is not None:
+        check_out(out, terms.n)
+    return terms, None if beta is None else config.real("beta", beta, why=_OF_BETA)
+
+
+_OF_BETA = "it is the exponent of the importance weights"

@@ -15,12 +15,14 @@ from typing import Any, NoReturn
 from di_store._core import Blocked
 from di_store.base.config import flag
 from di_store.base.errors import SchemaMismatch, StoreError, WriterClosed
+from di_store.base.lacks import no_aio
+from di_store.replay.aio_writer import CLOSE_SECONDS, AioWriter
 from di_store.replay.batch import Items
 from di_store.replay.loader import Following
 from di_store.runtime.deadline import Deadline
 from di_store.runtime.forks import in_child
+from di_store.runtime.waits import Steps, run
 
-CLOSE_SECONDS = 60.0
 LOOK_EVERY = 1024
 """After so many calls of `append`, or rows of `extend`, a writer looks after its tables and the store's chores."""
 
@@ -31,12 +33,14 @@ class WriterBackend(ABC):
     All calls come from the writer's owner, or end the writer.
 
     Attributes:
+        in_memory: whether calls are made in steps too, for asyncio.
         single: whether a call's result is that of the only table.
         calls: number of rows so far that `append_now` has made in this process's memory.
         episodes: reads the episode numbers of the only table's items.
         closing_seconds: the time that `close` may take when the store's handle ends.
     """
 
+    in_memory = False
     single: bool
     calls = 0
     episodes: Any = None
@@ -84,6 +88,23 @@ class WriterBackend(ABC):
     @abstractmethod
     def close(self, deadline: Deadline) -> None:
         """As `Writer.close`; `end` follows, also if it raises."""
+
+    def appending(self, *arguments: Any) -> Steps[Any]:
+        """`append` in steps."""
+        raise AssertionError("the tables are elsewhere")
+
+    def extending(self, *arguments: Any) -> Steps[Any]:
+        """`extend` in steps."""
+        raise AssertionError("the tables are elsewhere")
+
+    def ending(self, *arguments: Any) -> Steps[Any]:
+        """`end_episode` in steps."""
+        raise AssertionError("the tables are elsewhere")
+
+    def closing(self, deadline: Deadline) -> Steps[None]:
+        """`close` in steps: one, unless the tables are in this process's memory."""
+        self.close(deadline)
+        yield from ()
 
     @abstractmethod
     def flush(self, deadline: Deadline) -> None:
@@ -241,16 +262,7 @@ class Writer:
             Timeout: a limiter did not let the last items pass. They are lost, and the writer is closed anyway. For a
             store on another machine, `close` also raises the errors of calls that were not acknowledged yet.
         """
-        if self._ended is not None:
-            return
-        if get_ident() != self._thread:
-            self._enter()
-        deadline = Deadline.given(timeout)
-        self._backend.check_idle()
-        try:
-            self._backend.close(deadline)
-        finally:
-            self._end(WriterClosed("this writer was closed"), idle=True)
+        run(self._closing(timeout))
 
     def flush(self, *, timeout: float | None = 60) -> None:
         """Wait until all appended rows are in the tables' memory. On the store's own machine they always are.
@@ -279,6 +291,39 @@ class Writer:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Writer does not pickle: pass the table and call table.writer() where it is used")
+
+    # -- for asyncio --------------------------------------------------------------------------------------------
+
+    @property
+    def aio(self) -> AioWriter:
+        """`append`, `extend`, `end_episode` and `close` for asyncio: ``await writer.aio.append(step)``.
+
+        Also a context manager: ``async with table.writer().aio as writer``. While a call is under way, a second one
+        raises `StoreError`.
+
+        Raises:
+            StoreError: the tables are not in this process's memory.
+        """
+        if not self._backend.in_memory:
+            raise no_aio("this writer")
+        return AioWriter(self)
+
+    def _entered(self) -> WriterBackend:
+        """The backend, for a call in this thread."""
+        if get_ident() != self._thread:
+            self._enter()
+        return self._backend
+
+    def _closing(self, timeout: Any) -> Steps[None]:
+        """`close` in steps."""
+        if self._ended is not None:
+            return
+        deadline, backend = Deadline.given(timeout), self._entered()
+        backend.check_idle()
+        try:
+            yield from backend.closing(deadline)
+        finally:
+            self._end(WriterClosed("this writer was closed"), idle=True)
 
     # -- the owner ----------------------------------------------------------------------------------------------
 

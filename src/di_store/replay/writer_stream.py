@@ -20,12 +20,12 @@ from di_store.replay.left_out import warn_left_out
 from di_store.replay.stream import autoreset_mode, build_native, check_lane, step_schema, tracked_versions
 from di_store.runtime import waits
 from di_store.runtime.chores import run_ahead, start_again
-from di_store.runtime.waits import InsertWait
+from di_store.runtime.waits import InsertWait, Steps, run
 
 WRITER_ROLE = 1
 BUSY = (
-    "this writer is in the middle of another call, and was called again from a signal handler or from a value being "
-    "written: nothing was written"
+    "this writer is in the middle of another call, and was called again from another task, a signal handler or a value "
+    "being written: nothing was written"
 )
 LATER = "call it after that call has returned; a signal handler can set a flag"
 
@@ -131,6 +131,10 @@ class WriterStream:
         return (*lead, int(named.sum()) if named.dtype == np.bool_ else named.size)
 
     def finish_waiting(self, what: str, made: Any, timeout: float | None, call: Any, *arguments: Any) -> Any:
+        """As `finishing`, in this thread."""
+        return made if type(made) is list else run(self.finishing(what, made, timeout, call, *arguments))
+
+    def finishing(self, what: str, made: Any, timeout: float | None, call: Any, *arguments: Any) -> Steps[Any]:
         """Wait and repeat a blocked call until it succeeds; returns its result.
 
         `made`: the result of the first attempt, a list if that has succeeded.
@@ -146,7 +150,7 @@ class WriterStream:
                     call, arguments = self.native.resume, ()
                 self.native.busy = True  # a call of this writer from a signal handler is refused now
                 try:
-                    wait.pause_for(made, self.handles[made.table].native, self._arena)
+                    yield from wait.pausing_for(made, self.handles[made.table].native, self._arena)
                 finally:
                     self.native.busy = False
                 if self._ended is not None:

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import math
-import os
 import threading
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Generator
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
 from di_store import _core
-from di_store._core import Arena, Blocked, BlockedBy
+from di_store._core import Arena, Awaited, Blocked, BlockedBy
 from di_store._core import Table as NativeTable
 from di_store.base import config
 from di_store.base.errors import StoreError, StoreFull, Timeout
+from di_store.runtime.inside import SLICE_SECONDS, sleep_inside
 
-Block = Callable[[_core.Wait, int, float], None]
-"""The core's wait on a sequence number. Arguments: the wait, the number last seen, seconds at most."""
-
-SLICE_SECONDS = 0.1
 LOG_SECONDS = 30.0
-_KEPT_SECONDS = 0.0005
+KEPT_SECONDS = 0.0005
 """Sleep between two attempts to take a turn that is reserved for a thread which has waited longer."""
 CALL_SECONDS = 60.0
 """How long a call that takes no timeout waits for a lock that a stopped process may hold."""
@@ -72,12 +66,73 @@ _Wait = TypeVar("_Wait", bound="Wait")
 T = TypeVar("T")
 
 
+class Nap:
+    """One sleep of a call between two attempts: `sleep` it in this thread, or in a task (`runtime.waiter`).
+
+    `wait`: of the call. `awaited`, `seen`, `reason`: as in `Wait.pausing`. `seconds`: until the next attempt, at most.
+    """
+
+    __slots__ = ("awaited", "reason", "seconds", "seen", "wait")
+
+    def __init__(self, wait: Wait, awaited: Awaited, seen: int, reason: str, seconds: float) -> None:
+        self.wait, self.awaited, self.seen, self.reason, self.seconds = wait, awaited, seen, reason, seconds
+
+    def sleep(self) -> None:
+        """Sleep for one slice at most."""
+        wait = self.wait
+        sleep_inside(self.awaited, wait.shown(), self.seen, min(SLICE_SECONDS, self.seconds))
+        wait.look_after(self.seconds < SLICE_SECONDS, self.reason)
+
+
+class TurnNap:
+    """A `Nap` until a turn is free."""
+
+    __slots__ = ("reason", "seconds", "turn", "wait")
+
+    def __init__(self, wait: Wait, turn: _core.Turn, reason: str, seconds: float) -> None:
+        self.wait, self.turn, self.reason, self.seconds = wait, turn, reason, seconds
+
+    def sleep(self) -> None:
+        """Sleep for one slice at most."""
+        wakeup = threading.Lock()
+        wakeup.acquire()
+        if self.turn.hang(wakeup):
+            wakeup.acquire(timeout=min(SLICE_SECONDS, self.seconds))
+        else:  # free, perhaps reserved for a thread that has waited longer
+            time.sleep(KEPT_SECONDS)
+        self.wait.log_if_due(self.reason)
+
+
+Steps: TypeAlias = "Generator[Nap | TurnNap, None, T]"
+"""A call that may wait: yields each sleep, and returns its result. An error thrown into it, or its close, undoes it."""
+
+
+def run(steps: Steps[T]) -> T:
+    """Make the call in this thread."""
+    try:
+        nap = next(steps)
+    except StopIteration as done:  # most calls do not wait
+        return done.value  # type: ignore[no-any-return]
+    try:
+        while True:
+            try:
+                nap.sleep()
+            except BaseException as error:
+                nap = steps.throw(error)
+            else:
+                nap = next(steps)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    finally:
+        steps.close()  # an exception of a signal handler may have ended the loop
+
+
 class Missing(msgspec.Struct, Generic[T]):
     """Result of a look in `until` that did not find its result yet.
 
     Attributes:
-        block: the core's wait on a sequence number, which changes when the result may exist.
-        seen: value of that number before the look.
+        awaited: the number that changes when the result may exist.
+        seen: that number before the look.
         reason: the condition that the call waits for, with counts.
         full: at the deadline raise `StoreFull` instead of `Timeout`.
         holder: the process that the reason names, by its place among the store's clients.
@@ -85,7 +140,7 @@ class Missing(msgspec.Struct, Generic[T]):
         error: raised at the deadline instead of `Timeout`.
     """
 
-    block: Block
+    awaited: Awaited
     seen: int
     reason: str
     full: bool = False
@@ -95,6 +150,13 @@ class Missing(msgspec.Struct, Generic[T]):
 
 
 def until(arena: Callable[[], Arena], timeout: float | None, what: str, look: Callable[[Arena], T | Missing[T]]) -> T:
+    """As `looking`, in this thread."""
+    return run(looking(arena, timeout, what, look))
+
+
+def looking(
+    arena: Callable[[], Arena], timeout: float | None, what: str, look: Callable[[Arena], T | Missing[T]]
+) -> Steps[T]:
     """Look repeatedly until the look returns something other than `Missing`.
 
     Args:
@@ -126,7 +188,7 @@ def until(arena: Callable[[], Arena], timeout: float | None, what: str, look: Ca
                     return found.late()
                 assert wait is not None
                 raise wait.failure(found.reason, full=found.full, holder=found.holder)
-            wait.sleep_on(found.block, found.seen, found.reason, left, holder=found.holder)
+            yield wait.nap(found.awaited, found.seen, found.reason, left, holder=found.holder)
     finally:
         found = None  # breaks the cycle error -> traceback -> frame -> error
         if wait is not None:
@@ -134,9 +196,10 @@ def until(arena: Callable[[], Arena], timeout: float | None, what: str, look: Ca
 
 
 class Wait:
-    """One blocked call. Make this object when the first attempt was blocked, and call `pause` between attempts.
+    """One blocked call. Make this object when the first attempt was blocked, and `pause` between attempts.
 
     A context manager: from the first pause to the end of the block, other processes see that this call waits.
+    `keeps`: the turn that the call keeps while it sleeps, and the number of its hold.
     """
 
     def __init__(self, arena: Arena | None, timeout: float | None, what: str) -> None:
@@ -148,14 +211,16 @@ class Wait:
             what: name of the call, for its error.
         """
         self.began = time.monotonic()
-        self._arena = arena
+        self.arena = arena
         self._timeout = timeout
         self._what = what
         self._deadline = math.inf if timeout is None else self.began + timeout
         self._log_at = self.began + LOG_SECONDS
         self._reap_at = self.began + SLICE_SECONDS / 2
         self._passed = False
+        self.keeps: tuple[_core.Turn, int] | None = None
         self._shown: _core.Wait | None = None
+        self.ended = False
         self._about: NativeTable | None = None
         self._holder: int | None = None
 
@@ -169,6 +234,7 @@ class Wait:
 
     def end(self) -> None:
         """End the wait now: an exception may keep this object alive, and `stats()` must not show it as waiting."""
+        self.ended = True
         shown, self._shown = self._shown, None
         if shown is not None:
             shown.end()
@@ -178,26 +244,26 @@ class Wait:
         """Seconds until the deadline; zero or less when it is over."""
         return self._deadline - time.monotonic()
 
-    def passed(self) -> None:
+    def passed(self, keeps: tuple[_core.Turn, int] | None = None) -> None:
         """Note that a part of the call is done: from now on the error says that the call must not be repeated."""
-        self._passed = True
+        self._passed, self.keeps = True, keeps
 
-    def pause(
+    def pausing(
         self,
-        block: Block,
+        awaited: Awaited,
         seen: int,
         reason: str,
         *,
         full: bool = False,
-        at_most: float = SLICE_SECONDS,
+        at_most: float = math.inf,
         table: NativeTable | None = None,
         holder: int | None = None,
-    ) -> None:
-        """Sleep until something changes, for one slice at most.
+    ) -> Steps[None]:
+        """Sleep until something changes.
 
         Args:
-            block: the core's wait on a sequence number.
-            seen: value of the number before the last look.
+            awaited: the number that changes then.
+            seen: that number before the last look.
             reason: the condition that the call waits for, with counts.
             full: at the deadline raise `StoreFull` instead of `Timeout`.
             at_most: seconds.
@@ -211,46 +277,55 @@ class Wait:
         left = self.left
         if left <= 0:
             raise self.failure(reason, full=full, table=table, holder=holder)
-        self.sleep_on(block, seen, reason, min(left, max(at_most, 0.0)), table=table, holder=holder)
+        yield self.nap(awaited, seen, reason, min(left, max(at_most, 0.0)), table=table, holder=holder)
 
-    def sleep_on(
+    def nap(
         self,
-        block: Block,
+        awaited: Awaited,
         seen: int,
         reason: str,
         seconds: float,
         *,
         table: NativeTable | None = None,
         holder: int | None = None,
-    ) -> None:
-        """The sleep of `pause`, with its arguments: at most `seconds`, and the deadline is not checked."""
+    ) -> Nap:
+        """The sleep of `pausing`, with its arguments: at most `seconds`, and the deadline is not checked."""
         self._about, self._holder = table, holder
-        assert self._arena is not None
+        return Nap(self, awaited, seen, reason, seconds)
+
+    def shown(self) -> _core.Wait:
+        """The record by which other processes see that this call waits."""
         if self._shown is None:
-            self._shown = _core.Wait(self._arena)
-        _block(block, self._shown, seen, min(SLICE_SECONDS, seconds))
+            assert self.arena is not None
+            self._shown = _core.Wait(self.arena)
+        return self._shown
+
+    def look_after(self, always: bool, reason: str) -> None:
+        """After a sleep: look for dead processes, and log the reason if a line is due.
+
+        A wait that was woken soon looks later, if not `always`: a request and its answer are two such waits.
+        """
         now = time.monotonic()
-        # A wait that was woken soon looks for dead processes later: a request and its answer are two such waits.
-        if now >= self._reap_at or seconds < SLICE_SECONDS:
+        if now >= self._reap_at or always:
             self._reap_at = now + SLICE_SECONDS / 2
-            self._arena.reap()
-        self._log_if_due(reason)
+            assert self.arena is not None
+            self.arena.reap()
+        self.log_if_due(reason)
 
     def sleep(
-        self, seconds: float, reason: str, shown: Block | None = None, seen: int = 0, table: NativeTable | None = None
+        self, seconds: float, reason: str, shown: Awaited | None = None, seen: int = 0, table: NativeTable | None = None
     ) -> None:
         """Sleep for a call that nothing wakes, for no longer than the deadline allows.
 
-        `shown`, `seen`, `table`: as `block`, `seen`, `table` of `pause`, for a call that asks other stores too: other
-        processes see that it waits for this.
+        `shown`, `seen`, `table`: what other processes see that it waits for, if it asks other stores too.
         """
         end = time.monotonic() + min(seconds, max(self.left, 0.0))
         if shown is not None and self._shown is None:
-            self.sleep_on(shown, seen, reason, end - time.monotonic(), table=table)
+            self.nap(shown, seen, reason, end - time.monotonic(), table=table).sleep()
         time.sleep(max(end - time.monotonic(), 0.0))
-        self._log_if_due(reason)
+        self.log_if_due(reason)
 
-    def pause_turn(self, turn: _core.Turn, reason: str) -> None:
+    def pausing_turn(self, turn: _core.Turn, reason: str) -> Steps[None]:
         """Sleep until the turn may be free, for one slice at most.
 
         The deadline is that of the call plus one slice, because nearly all turns end at once.
@@ -261,18 +336,12 @@ class Wait:
         left = self.left + SLICE_SECONDS
         if left <= 0:
             raise self.failure(reason, table=self._about, holder=self._holder)
-        wakeup = threading.Lock()
-        wakeup.acquire()
-        if turn.hang(wakeup):
-            wakeup.acquire(timeout=min(SLICE_SECONDS, left))
-        else:  # free, perhaps reserved for a thread that has waited longer
-            time.sleep(_KEPT_SECONDS)
-        self._log_if_due(reason)
+        yield TurnNap(self, turn, reason, left)
 
     def failure(
         self, reason: str, *, full: bool = False, table: NativeTable | None = None, holder: int | None = None
     ) -> StoreFull | Timeout:
-        """The error of a call whose deadline is over; the arguments are those of `pause`."""
+        """The error of a call whose deadline is over; the arguments are those of `pausing`."""
         self._about, self._holder = table, holder
         if full:
             return StoreFull(f"{self._what}: {reason}")
@@ -285,9 +354,10 @@ class Wait:
         return late
 
     def _suspect(self) -> str | None:
-        return None if self._arena is None else suspect(self._arena, self._about, self._holder)
+        return None if self.arena is None else suspect(self.arena, self._about, self._holder)
 
-    def _log_if_due(self, reason: str) -> None:
+    def log_if_due(self, reason: str) -> None:
+        """Log that the call still waits, every `LOG_SECONDS`."""
         if _watched and (watch := _watched.get(threading.get_ident())) is not None:
             watch(reason)
         if time.monotonic() < self._log_at:
@@ -340,47 +410,6 @@ class Watched:  # not made by contextlib: an agent enters one for each call
             _watched[threading.get_ident()] = self._before
 
 
-_inside: set[int] = set()
-_ending = False
-
-
-def _block(block: Block, shown: _core.Wait, seen: int, seconds: float) -> None:
-    """Sleep one slice inside the core.
-
-    Before the interpreter ends, all threads but the main one leave the core and then sleep in Python. Their calls go on
-    and keep their deadlines, because an exit handler may wait for them. The interpreter can end a thread that sleeps in
-    Python without harm.
-    """
-    me = threading.get_ident()
-    if _ending and me != threading.main_thread().ident:
-        time.sleep(seconds)
-        return
-    _inside.add(me)
-    try:
-        block(shown, seen, seconds)
-    finally:
-        _inside.discard(me)
-
-
-def _leave() -> None:
-    """Called before the interpreter ends: unwinding the stack of a thread inside the core would abort the process."""
-    global _ending
-    _ending = True
-    me = {threading.get_ident()}  # an exception of a signal handler may have left its own entry
-    until = time.monotonic() + 20 * SLICE_SECONDS
-    while _inside - me and time.monotonic() < until:
-        time.sleep(SLICE_SECONDS / 20)
-
-
-def _forget() -> None:
-    """Reset the state in a forked child, which has none of the parent's other threads."""
-    _inside.clear()
-
-
-atexit.register(_leave)
-os.register_at_fork(after_in_child=_forget)
-
-
 class SampleWait(Wait):
     """The wait of a `sample`. Even without a timeout it ends when nobody writes to the table any more."""
 
@@ -392,7 +421,7 @@ class SampleWait(Wait):
         """Raise `Timeout` if for a minute no writer of the table was open, nothing was leased and no insert came."""
         if self._timeout is not None:
             return
-        assert self._arena is not None
+        assert self.arena is not None
         now = time.monotonic()
         stats = table.stats()
         if stats["writers"] or stats["leased"]:  # leased items may come back
@@ -400,7 +429,7 @@ class SampleWait(Wait):
         if min(now - self._attended, stats["seconds_since_insert"]) < ABANDONED_SECONDS:
             return
         why = f"{reason}; for {ABANDONED_SECONDS:.0f} s no writer of the table was open and no insert came"
-        raise Timeout(f"{self._what} would wait forever", why, suspect(self._arena, table))
+        raise Timeout(f"{self._what} would wait forever", why, suspect(self.arena, table))
 
 
 class InsertWait(Wait):
@@ -412,22 +441,22 @@ class InsertWait(Wait):
         self._look_at = self.began + ABANDONED_SECONDS / 60
         self._table: NativeTable | None = None
 
-    def pause_for(self, made: Blocked, table: NativeTable, arena: Arena) -> None:
-        """Sleep until the blocking condition may have changed, for one slice at most.
+    def pausing_for(self, made: Blocked, table: NativeTable, arena: Arena) -> Steps[None]:
+        """Sleep until the blocking condition may have changed.
 
         Raises:
             Timeout: the deadline is over, or for a minute there was no learner.
         """
         if not made.passed:
             self._check_attended(table, made.text)
-        block: Block = arena.wait_room if made.why == BlockedBy.STORE_ROOM else table.wait_room
+        awaited = arena.wait_room if made.why == BlockedBy.STORE_ROOM else table.wait_room
         if made.why == BlockedBy.LOCK:
-            block = partial(_wait_lock, table, made.holder)
+            awaited = table.wait_lock(made.holder)
         elif made.why == BlockedBy.LIMITER:
-            block = table.wait_limiter
+            awaited = table.wait_limiter
         about = None if made.why == BlockedBy.STORE_ROOM else table
         full = made.why not in (BlockedBy.LIMITER, BlockedBy.LOCK)
-        self.pause(block, made.seq, made.text, full=full, table=about, holder=made.holder)
+        return self.pausing(awaited, made.seq, made.text, full=full, table=about, holder=made.holder)
 
     def _check_attended(self, table: NativeTable, reason: str) -> None:
         """Raise `Timeout` if there had been learners and for a minute of this wait there was none."""
@@ -440,13 +469,9 @@ class InsertWait(Wait):
         self._table = table
         if now - self._attended < ABANDONED_SECONDS:
             return
-        assert self._arena is not None
+        assert self.arena is not None
         why = f"{reason}; for {ABANDONED_SECONDS:.0f} s no process that has drawn from the table was there"
-        raise Timeout(f"{self._what} would wait forever", why, suspect(self._arena, table))
-
-
-def _wait_lock(table: NativeTable, holder: int | None, shown: _core.Wait, seen: int, seconds: float) -> None:
-    table.wait_lock(shown, seen, seconds, holder)
+        raise Timeout(f"{self._what} would wait forever", why, suspect(self.arena, table))
 
 
 def suspect(arena: Arena, table: NativeTable | None = None, holder: int | None = None) -> str | None:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from di_store.protocol.frame import Buffer, Kind
-from di_store.runtime.waits import SLICE_SECONDS
+from di_store.runtime.inside import SLICE_SECONDS
 
 Reply = tuple[Kind, bytes, list[Buffer]]
 """Kind, meta and body of an answer."""

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 from di_store.base import config
 from di_store.base.lacks import Lack, Lacks, check_option, lacking
 from di_store.checkpoint.store.capture import Progress
+from di_store.objects.access import Objects
 from di_store.objects.draft import Draft
 from di_store.objects.refs import Ref
-from di_store.objects.weights import Published
+from di_store.objects.weights import Published, Weights
 from di_store.observe.stats import StoreStats
 from di_store.policy.limiters import Limiter
 from di_store.policy.options import LANES, NotGiven
@@ -59,6 +60,7 @@ class StoreBackend(ABC):
     Attributes:
         kind: the kind of store, in words for an error.
         lacks: the calls and options that this kind of store lacks, each with the reason.
+        in_steps: objects and weights whose calls are made in steps too, for asyncio; None: the store has others too.
         lanes: default of the option ``lanes=`` of a new table.
         put_now: puts a value without waiting, and returns its id; raises StoreFull or Timeout: call `put`. For a store
             in memory this is the core's own method.
@@ -70,6 +72,7 @@ class StoreBackend(ABC):
     lacks: Lacks = {}  # noqa: RUF012 - replaced, not changed
     lanes = LANES
     alone = False
+    in_steps: tuple[Objects, Weights] | None = None
     put_now: Callable[[Any, bytes | None, float], bytes]
     get_now: Callable[[bytes, bool | None], Any]
 

@@ -28,6 +28,7 @@ from di_store.replay.tables import checked_tables, seed_of
 from di_store.replay.writer import Writer
 from di_store.runtime.deadline import Deadline
 from di_store.runtime.waits import check_timeout
+from di_store.store.aio_store import AioStore
 from di_store.store.backend import HERE, ImportChanges, Place, StoreBackend, check_copies, check_place
 
 if TYPE_CHECKING:
@@ -68,6 +69,11 @@ class Store:
         """
         self._backend.close()
         self._put, self._get = self._backend.put_now, self._backend.get_now
+
+    @property
+    def aio(self) -> AioStore:
+        """`put`, `get`, `wait`, `publish` and `latest` for asyncio, of a store in this process's memory."""
+        return AioStore(self._backend)
 
     def __enter__(self) -> Store:
         return self
@@ -133,9 +139,8 @@ class Store:
             copies: in a cluster, number of nodes that have the tables on disk, including this one; None: 2.
 
         Raises:
-            Timeout: another process was writing the tables for all of `timeout`. StoreFull, StoreError, OSError: the
-            folder cannot be written, here or on another node. CapacityError: too few nodes with a disk answer.
-            NodeUnavailable: a node stopped answering.
+            Timeout: another process wrote the tables all the time. StoreFull, StoreError, OSError: a folder cannot be
+            written. CapacityError: too few nodes with a disk answer. NodeUnavailable: a node stopped answering.
         """
         wanted = None if copies is None else check_copies(self._backend, copies)
         self._backend.sync(wanted, Deadline.given(timeout))
@@ -182,8 +187,7 @@ class Store:
         """Copy a value into the store, once. Returns its ref.
 
         Args:
-            value: arrays, tensors, nested containers of them, scalars, text, bytes; any other value is pickled with its
-                buffers out of band.
+            value: arrays, tensors, containers of them, scalars, text, bytes; others are pickled, buffers out of band.
             id: 40 hex characters; None: a new id.
             ttl: seconds until the object is deleted; None: it stays until `delete`.
             durability: "memory": the object ends with the store. "disk": `put` returns once the object is on disk, and
@@ -216,8 +220,8 @@ class Store:
 
         Args:
             spec: `Spec`, or anything with shape and dtype; or a nested dict of them.
-            id: 40 hex characters; None: a new id.
-            ttl: seconds from now until the object is deleted; None: it stays until `delete`.
+            id: as in `put`.
+            ttl: as in `put`, from now.
             timeout: seconds to wait for room.
 
         Raises:
@@ -469,28 +473,24 @@ class Store:
     def writer(self, tables: Sequence[Table | str], *, lanes: int | None = None, autoreset: Any = None) -> Writer:
         """A writer for several tables that share one stream. Each step holds the union of their columns.
 
-        Args:
-            tables: tables of this store, or their names; in a cluster, all on one node.
-            lanes: as in `Table.writer`.
-            autoreset: as in `Table.writer`.
+        `tables`: of this store, or their names; in a cluster, all on one node. Others as in `Table.writer`.
         """
         return Writer(self._backend.writer(checked_tables(tables, self.table), lanes, autoreset))
 
     def mix(self, weights: Shares, *, columns: str | Iterable[str] | None = None, seed: int | None = None) -> Mixture:
-        """A mixture: its batches draw each example from one of up to 256 tables.
+        """A mixture: its batches draw each example from one of up to 256 tables, which must give the same columns.
 
-        The tables must give the same columns. A table without columns is checked once its columns are declared.
+        A table without columns is checked once its columns are declared.
 
         Args:
             weights: share of the examples, >= 0, by table name or `Mixture`; shares need not sum to 1. The share of a
                 mixture is divided among its tables.
-            columns: columns of batches if `sample` names none, for tables that have only these columns in common; None:
-                all.
+            columns: of batches if `sample` names none, for tables that have only these in common; None: all.
             seed: seed of the choice of tables; None: a new seed each time.
 
         Raises:
-            TableNotFound: a named table does not exist. ValueError: no table, too many, a negative share, or all shares
-            are 0; or two tables give different columns.
+            TableNotFound: a named table does not exist. ValueError: no table, too many, negative or no shares, or two
+            tables give different columns.
         """
         return Mixture(self._backend.mix(*checked_mix(self.name, weights, columns, seed)))
 

@@ -47,6 +47,7 @@ class LocalStore(StoreBackend):
         self.session = session
         self._objects = Objects(session)
         self._weights = Weights(session)
+        self.in_steps = self._objects, self._weights
         self._tables = Tables(session)
         # The core's methods themselves, for speed; `close` replaces them.
         self.put_now = session.refuse_to_write if session.readonly else session.arena.put

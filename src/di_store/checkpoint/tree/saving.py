@@ -12,7 +12,8 @@ from di_store.checkpoint.tree.file_format import FORMAT, PIECE_BYTES, Head, Rank
 from di_store.checkpoint.tree.folder import FILE, Folder, answer_name, tree_name
 from di_store.checkpoint.tree.memory import address
 from di_store.objects.codec import Encoded, encode
-from di_store.runtime.waits import SLICE_SECONDS, Wait, check_timeout
+from di_store.runtime.inside import SLICE_SECONDS
+from di_store.runtime.waits import Wait, check_timeout
 
 THREADS = 4
 """Threads that write, each with a buffer of one piece. Four are enough for disks that want several requests at once."""
