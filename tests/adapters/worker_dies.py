@@ -2,8 +2,8 @@
 
 ``python tests/adapters/worker_dies.py SYSTEM`` in the system's environment. A worker takes 10 of 100 numbers and gets
 SIGKILL. Another one then takes what it is given, 200 times at most. Prints one JSON line: how many numbers the other
-worker never got ("lost"), and when the first number of the dead worker was given again: after so many seconds, and after
-so many numbers that nobody had.
+worker never got ("lost"), and when the first number of the dead worker was given again: after so many seconds, and
+after so many numbers that nobody had.
 """
 
 from __future__ import annotations
