@@ -55,7 +55,7 @@ async def in_task(steps: Steps[T]) -> T:
                         ticket.end()
                 else:
                     await _sleep_until_free(nap, loop)
-            except BaseException as error:
+            except BaseException as error:  # also a task's end: the call undoes what it did
                 nap = steps.throw(error)
             else:
                 nap = next(steps)

@@ -117,7 +117,7 @@ def run(steps: Steps[T]) -> T:
         while True:
             try:
                 nap.sleep()
-            except BaseException as error:
+            except BaseException as error:  # also Ctrl-C: the call undoes what it did
                 nap = steps.throw(error)
             else:
                 nap = next(steps)
