@@ -86,7 +86,7 @@ struct Lease {
   u64 number;            // of the draw, kFirstLease or more; kNoLease: the place is free; kGivenBack: see there
   u64 key;               // of the item
   u64 since_ns, end_ns;  // os::boot_ns()
-  u32 holder;            // lock_owner_word() of the process 31 | kLeaseUncounted 1
+  u32 holder;            // lock_owner_word() of the process, or session_holder() 31 | kLeaseUncounted 1
   u32 next;              // derived: place + 1 of the next lease in its bucket, or of the next free place
 };
 constexpr u64 kNoLease = 0;

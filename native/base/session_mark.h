@@ -1,6 +1,6 @@
 // How far the calls of a remote writer's session have come in one table (replay/session_marks.h). A session numbers its
 // calls from 1; a call writes the mark in the same hold of the table's lock as its items, through the undo record. So
-// after any death the mark and the items agree.
+// after any death the mark and the items agree. The mark of a client's session has no calls: it holds leases.
 //
 // layout.h explains the words in brackets.
 #pragma once

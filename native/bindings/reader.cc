@@ -25,10 +25,13 @@ struct Measured {  // of some keys: live items, rows they span, bytes of their v
   u64 items, rows, bytes;
 };
 
-LeaseTerms lease_for(double seconds) {
+using ClaimedSession = std::optional<std::tuple<u32, u64>>;  // as LeaseSession
+
+LeaseTerms lease_for(double seconds, const ClaimedSession& session = {}) {
   LeaseTerms terms;
   terms.on = true;
   terms.span_ns = lease_span(seconds);
+  if (session) terms.session = {std::get<0>(*session), std::get<1>(*session)};
   return terms;
 }
 
@@ -41,7 +44,7 @@ class Reader {
   nb::object sample(u32 n, nb::handle beta, nb::handle which, bool distinct);
   nb::object lease(u32 n, nb::handle beta, bool distinct, double seconds);
   void enter();
-  std::unique_ptr<CallDraws> begin(bool distinct, std::optional<double> lease = {});
+  std::unique_ptr<CallDraws> begin(bool distinct, std::optional<double> lease = {}, const ClaimedSession& session = {});
   u32 draw(CallDraws& draws, u32 n);
   nb::object finish(CallDraws& draws, nb::handle beta, nb::handle which, nb::handle out, bool deliver);
   std::unique_ptr<Gathering> gather(CallDraws& draws, nb::handle beta, nb::handle which, nb::handle out);
@@ -87,9 +90,11 @@ void Reader::enter() {
 #endif
 }
 
-std::unique_ptr<CallDraws> Reader::begin(bool distinct, std::optional<double> lease) {
+// `session`: holds the lease from the delivery on, as Table.claim_session() has returned it.
+std::unique_ptr<CallDraws> Reader::begin(bool distinct, std::optional<double> lease, const ClaimedSession& session) {
   enter();
-  return std::make_unique<CallDraws>(table_, distinct, view_.chooses(), lease ? lease_for(*lease) : LeaseTerms{});
+  const LeaseTerms terms = lease ? lease_for(*lease, session) : LeaseTerms{};
+  return std::make_unique<CallDraws>(table_, distinct, view_.chooses(), terms);
 }
 
 u32 Reader::draw(CallDraws& draws, u32 n) {
@@ -345,7 +350,8 @@ namespace {
 void bind_parts(nb::module_& module) {
   nb::class_<CallDraws>(module, "Draws")
       .def_prop_ro("count", [](CallDraws& d) { return d.count(); })
-      .def_prop_ro("lease", [](CallDraws& d) { return d.set().lease.number; })  // number of its draws with a lease
+      .def_prop_ro("lease", [](CallDraws& d) { return d.set().lease.number; })       // number of its draws with a lease
+      .def_prop_ro("lost", [](CallDraws& d) { return d.set().lease.session.lost; })  // instead of delivered
       .def_prop_ro("why", [](const CallDraws& d) { return d.why; })
       .def_prop_ro("holder", [](const CallDraws& d) { return number_or_none(d.holder); });
   nb::class_<Gathering>(module, "Gathering")
@@ -389,8 +395,11 @@ void bind_reader(nb::module_& module) {
            nb::sig("def sample(self, n: int, beta: float | None, which: list[int] | None, distinct: bool = False) -> "
                    "Parts | "
                    "Draws"))
-      .def("begin", &Reader::begin, nb::arg("distinct") = false, nb::arg("lease").none() = nb::none(),
-           nb::sig("def begin(self, distinct: bool = False, lease: float | None = None) -> Draws"))
+      .def(
+          "begin", &Reader::begin, nb::arg("distinct") = false, nb::arg("lease").none() = nb::none(),
+          nb::arg("session").none() = nb::none(),
+          nb::sig("def begin(self, distinct: bool = False, lease: float | None = None, session: tuple[int, int] | None "
+                  "= None) -> Draws"))
       .def("lease", &Reader::lease, nb::arg("n"), nb::arg("beta").none(), nb::arg("distinct"), nb::arg("seconds"),
            nb::sig("def lease(self, n: int, beta: float | None, distinct: bool, seconds: float) -> tuple[Parts, int] | "
                    "None"))

@@ -34,6 +34,21 @@ void bind_sessions(nb::class_<Arena>& type) {
           "session_marks", &session_marks, nb::arg("session"), nb::arg("timeout") = 60.0,
           nb::sig("def session_marks(self, session: bytes, timeout: float = 60.0) -> dict[str, tuple[int, int, bool]]"))
       .def(
+          "claim_session",
+          [](const ArenaPointer& arena, nb::handle session, Deadline deadline) {
+            arena->enter();
+            return SessionMarks(arena).claim_all(session_id(session), deadline);
+          },
+          nb::arg("session"), nb::arg("timeout"),
+          nb::sig("def claim_session(self, session: bytes, timeout: float) -> int"))
+      .def(
+          "keep_session",
+          [](const ArenaPointer& arena, nb::handle session) {
+            arena->enter();
+            SessionMarks(arena).keep(session_id(session));
+          },
+          nb::arg("session"), nb::sig("def keep_session(self, session: bytes) -> None"))
+      .def(
           "end_session",
           [](const ArenaPointer& arena, nb::handle session, Deadline deadline) {
             arena->enter();

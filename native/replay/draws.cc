@@ -373,6 +373,8 @@ void Draws::end(DrawSet* set, bool give_back, Deadline deadline) {
   for (std::size_t first = 0; first < set->items.size(); first += kBatchStep) {
     TableGuard guard(core_, deadline);
     const std::size_t end = std::min(set->items.size(), first + kBatchStep);
+    LeaseSession& session = set->lease.session;
+    if (!give_back && session.mark != kNone && !is_ours(core_, session)) give_back = session.lost = true;
     if (set->lease.on) settle_leases(core_, *set, first, end, give_back);
     core_.change();
     u64 draws = 0, counted = 0;
@@ -468,7 +470,7 @@ u64 Draws::undelivered(u32* client, Deadline deadline) {
   };
   each_undelivered(core_, [&](u32 who, const LedgerEntry&) { note(who); });
   for (u64 place = 0; place < core_.leases.places(); ++place)
-    if (is_held(core_.leases.at(place))) note(lock_owner(core_.leases.at(place).holder & ~kLeaseUncounted));
+    if (is_held(core_.leases.at(place))) note(client_of(core_, core_.leases.at(place)));
   return count;
 }
 

@@ -14,10 +14,35 @@ constexpr u64 kLeastPlaces = 256;
 constexpr std::size_t kKeysAHold = 512;
 constexpr u64 kLookNs = 100'000'000;  // the slice of a waiting call
 
+// The mark, if it is one of this table that is used.
+const SessionMark* used_mark(const TableCore& core, u32 index) {
+  if (index >= core.arena->mark_count()) return nullptr;
+  const SessionMark& mark = core.arena->mark(index);
+  const bool used = mark_is_used(mark.owner.load(std::memory_order_acquire));
+  return used && mark.table == core.index && mark.generation == core.generation ? &mark : nullptr;
+}
+
+bool is_over(const TableCore& core, u32 index) {
+  const SessionMark* const mark = used_mark(core, index);
+  if (mark == nullptr) return true;
+  const u64 now = os::boot_ns(), used = mark->used_ns.load(std::memory_order_relaxed);
+  if (now < used || now - used < kSessionKeptNs) return false;
+  const u32 process = mark_process(mark->owner.load(std::memory_order_relaxed));
+  return process == 0 || owner_gone(*core.arena, process);
+}
+
 bool is_orphaned(const TableCore& core, const Lease& lease) {
+  if (const u32 mark = lease_mark(lease); mark != kNone) return is_over(core, mark);
   const u32 word = lease.holder & ~kLeaseUncounted, slot = lock_owner(word);
   if (slot >= kMaxClients) return true;
   return lock_owner_word(slot, core.arena->client(slot).generation.load(std::memory_order_acquire)) != word;
+}
+
+// Whether the batch of the lease was delivered, and somebody has it. The other process may be dead, and not reaped yet.
+bool is_delivered(const TableCore& core, const Lease& lease) {
+  if (lease.end_ns == kLeaseNeverEnds || is_orphaned(core, lease)) return false;
+  const u32 word = lease.holder & ~kLeaseUncounted;
+  return lease_mark(lease) != kNone || word == lock_owner_word(*core.arena) || !owner_gone(*core.arena, word);
 }
 
 u64 lease_end(u64 now, u64 span_ns) { return span_ns < kLeaseNeverEnds - now ? now + span_ns : kLeaseNeverEnds - 1; }
@@ -131,11 +156,17 @@ void take_leases(TableCore& core, DrawSet* set, std::span<const u32> slots, bool
   end_live(core, slots);  // last: it passes over items that are live by their state
 }
 
+bool is_ours(const TableCore& core, const LeaseSession& session) {
+  const SessionMark* const mark = used_mark(core, session.mark);
+  return mark != nullptr && mark->owner.load(std::memory_order_relaxed) == session.owner;
+}
+
 // The entries of a group's other answers have no lease.
 void settle_leases(TableCore& core, const DrawSet& set, std::size_t first, std::size_t end, bool give_back) {
   core.change();
   LeaseHold hold(core);
   const u64 end_ns = lease_end(os::boot_ns(), set.lease.span_ns);
+  const LeaseSession& session = set.lease.session;
   for (std::size_t i = first; i < end; ++i) {
     Lease* const lease = set.items[i].entry == kNone ? nullptr : core.leases.find(set.items[i].key, set.lease.number);
     if (lease == nullptr) continue;
@@ -146,6 +177,10 @@ void settle_leases(TableCore& core, const DrawSet& set, std::size_t first, std::
     } else {
       lease->end_ns = end_ns;
       core.header.lease_due_ns = std::min(core.header.lease_due_ns, end_ns);
+      if (session.mark == kNone) continue;
+      DI_FAULT("sessions.hand_over");
+      std::atomic_signal_fence(std::memory_order_seq_cst);  // a kill before the next line leaves it to the dead process
+      lease->holder = session_holder(session.mark) | (lease->holder & kLeaseUncounted);
     }
   }
   hold.finish();
@@ -178,13 +213,23 @@ u64 extend_leases(TableCore& core, std::span<const u64> keys, u64 number, u64 sp
     const u64 end_ns = lease_end(os::boot_ns(), span_ns);
     for (const u64 key : keys.subspan(first, std::min(kKeysAHold, keys.size() - first))) {
       Lease* const lease = find_lease(core, key, number);
-      if (lease == nullptr) continue;
+      if (lease == nullptr || !is_delivered(core, *lease)) continue;
       lease->end_ns = end_ns;  // one store: a kill leaves the old or the new end
       ++extended;
     }
     if (extended != 0) core.header.lease_due_ns = std::min(core.header.lease_due_ns, end_ns);
   }
   return extended;
+}
+
+void end_leases_of(TableCore& core, u32 mark) {
+  core.change();
+  LeaseHold hold(core);
+  for (u64 place = 0; place < core.leases.places(); ++place) {
+    Lease& lease = core.leases.at(place);
+    if (is_held(lease) && lease_mark(lease) == mark) hold.end(lease, LeaseEnd::kReturned);
+  }
+  hold.finish();
 }
 
 u64 end_due_leases(TableCore& core) {
@@ -266,10 +311,17 @@ LeasesHeld leases_held(TableCore& core, Deadline deadline) {
     const Lease& lease = core.leases.at(place);
     if (!is_held(core.leases.at(place))) continue;
     if (found.items++ == 0 || lease.since_ns < found.oldest_ns) found.oldest_ns = lease.since_ns;
-    ++holders[is_orphaned(core, lease) ? kNone : lock_owner(lease.holder & ~kLeaseUncounted)];
+    ++holders[is_orphaned(core, lease) ? 0 : lease.holder & ~kLeaseUncounted];
   }
   found.by_holder.assign(holders.begin(), holders.end());
   return found;
+}
+
+u32 client_of(const TableCore& core, const Lease& lease) {
+  const u32 index = lease_mark(lease);
+  if (index == kNone) return lock_owner(lease.holder & ~kLeaseUncounted);
+  const SessionMark* const mark = used_mark(core, index);
+  return mark == nullptr ? kNone : lock_owner(mark_process(mark->owner.load(std::memory_order_relaxed)));
 }
 
 }  // namespace di

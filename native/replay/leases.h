@@ -10,6 +10,7 @@
 
 #include <optional>
 
+#include "process/locks.h"
 #include "replay/items.h"
 #include "replay/use_counts.h"
 
@@ -17,12 +18,30 @@ namespace di {
 
 constexpr u32 kWordsOfLease = 4;  // of the undo record, to lease an item or to end its lease, apart from its uses
 
+// Lease::holder, if a session holds it: `mark 20 | 11 bits that name no client slot`.
+constexpr u32 kHeldBySession = (1u << kLockSlotBits) - 1;
+static_assert(kMaxClients < kHeldBySession && kMaxMarks <= 1u << 20);
+inline u32 session_holder(u32 mark) { return mark << kLockSlotBits | kHeldBySession; }
+// The holder's mark; kNone: a process holds the lease.
+inline u32 lease_mark(const Lease& lease) {
+  const u32 word = lease.holder & ~kLeaseUncounted;
+  return (word & kHeldBySession) == kHeldBySession ? word >> kLockSlotBits : kNone;
+}
+
+// The session that holds leases once they are delivered: its mark of the table, as this process has claimed it.
+struct LeaseSession {
+  u32 mark = kNone;  // kNone: this process holds them
+  u64 owner = 0;
+  bool lost = false;  // the mark is another one's now: the draws were given back instead of delivered
+};
+
 // What the draws of one call with a lease have in common.
 struct LeaseTerms {
   bool on = false;
   bool ends = false;      // its draws are acknowledged with their delivery: their values can't be loaded
   u64 span_ns = 0;        // from the delivery on
   u64 number = kNoLease;  // taken with the first draw
+  LeaseSession session;
 };
 
 // False: its place is free, or its item was given back.

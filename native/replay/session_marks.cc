@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "heap/fixed_pages.h"
+#include "replay/lease_ends.h"
 
 namespace di {
 
@@ -75,6 +76,28 @@ ClaimedMark SessionMarks::claim_now(const SessionId& session, Table& table, Dead
   return {index, owner, 0};
 }
 
+u32 SessionMarks::claim_all(const SessionId& session, Deadline deadline) {
+  bool any = false;
+  for_each_of(session, [&](u32) { any = true; });
+  if (!any) return 0;  // without a lock: only the agent before could make one meanwhile, and it is dead
+  return patiently(*arena_, deadline, [&] {
+    u32 claimed = 0;
+    const DirectoryGuard directory(*arena_, deadline);
+    for_each_of(session, [&](u32 index) {
+      if (!is_of_live_table(arena_->mark(index))) return;
+      Table table(arena_, arena_->mark(index).table);
+      claim_now(session, table, deadline);
+      ++claimed;
+    });
+    return claimed;
+  });
+}
+
+void SessionMarks::keep(const SessionId& session) {
+  const u64 now = os::boot_ns();
+  for_each_of(session, [&](u32 index) { arena_->mark(index).used_ns.store(now, std::memory_order_relaxed); });
+}
+
 u32 SessionMarks::find(const SessionId& session, const Table& table) const {
   for (u32 i = 0; i < arena_->mark_count(); ++i) {
     const SessionMark& mark = arena_->mark(i);
@@ -99,8 +122,8 @@ u32 SessionMarks::place(Deadline deadline) {
   const u32 idle = longest_idle();
   if (idle == kNone)
     throw Error(Code::kStoreFull, "a store keeps marks of at most " + std::to_string(kMaxMarks) +
-                                      " remote writer sessions × tables, and all are in use or were used recently; "
-                                      "close remote writers, or let them write to fewer tables")
+                                      " sessions × tables of remote writers and of clients with leases, and all are in "
+                                      "use or were used recently; close remote writers, or let them use fewer tables")
         .told();
   free(idle, deadline);
   return idle;
@@ -149,8 +172,13 @@ void SessionMarks::free(u32 index, Deadline deadline) {
   };
   if (!is_of_live_table(mark)) return let_go();
   Table table(arena_, mark.table);
-  const TableGuard guard(table.core, deadline);
-  let_go();
+  {
+    const TableGuard guard(table.core, deadline);
+    end_leases_of(table.core, index);
+    DI_FAULT("sessions.free");
+    let_go();
+  }
+  table.core.do_deferred(Deadline::only_try());
 }
 
 u32 SessionMarks::end(const SessionId& session, Deadline deadline) {

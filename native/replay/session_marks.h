@@ -15,8 +15,11 @@
 // A kill. A claim of a free place stores `owner` last, so the place stays free until then. A claim of a used mark is
 // one store, and so is its end. A committed page of marks that `mark_count` does not cover is committed again.
 //
+// The agent's clients have sessions too, whose marks hold the leases of their draws (leases.h). Such a session ends with
+// its client. Its leases are given back before its marks are free, so a mark that is used again holds none.
+//
 // A mark outlives its writer and its process. It ends with end(), or when its table is dropped. When the region is
-// full, the mark that was idle longest ends, unless an open writer has it.
+// full, the mark that was idle longest ends, unless the process that claimed it lives.
 #pragma once
 
 #include <array>
@@ -52,6 +55,9 @@ class SessionMarks {
 
   // Takes over the session's mark of the table, or makes one. Throws kTableNotFound, kStoreFull, kCapacity.
   ClaimedMark claim(const SessionId& session, Table& table, Deadline deadline);
+  // Takes over all marks of a session, as another agent does; returns their number.
+  u32 claim_all(const SessionId& session, Deadline deadline);
+  void keep(const SessionId& session);  // notes that the session's client was heard of. Takes no lock
   std::vector<MarkOf> list(const SessionId& session, Deadline deadline);  // of existing tables
   u32 end(const SessionId& session, Deadline deadline);                   // frees its marks and returns their number
   // Reports marks that contradict themselves; with `repair` frees them.

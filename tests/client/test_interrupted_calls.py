@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cluster.far import near_of, open_far
+from leasing import LONG, leased, take
 from pains import until
 
 import di_store
@@ -104,6 +105,50 @@ def test_an_interrupted_batch_is_given_to_the_next_call(store: di_store.Store, c
     assert read().data["n"].tolist() == [0, 1, 2]
     assert read().data["n"].tolist() == [3, 4, 5]
     loader.close()
+
+
+@pytest.mark.parametrize("seconds", [LONG, 0])
+def test_an_interrupted_batch_with_a_lease_is_given_to_the_next_call(
+    store: di_store.Store, cut: Cut, seconds: float
+) -> None:
+    """Unless its lease is over by then: its items are drawn again."""
+    table = queue(store, 6)
+    cut("deliver", KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        take(table, 3, seconds)
+    batch = take(table, 3, seconds)
+    assert batch.data["n"].tolist() == [0, 1, 2]
+    assert table.ack(batch) == (3 if seconds else 0)
+    assert leased(table) == 0
+    assert take(table, 3, seconds).data["n"].tolist() == ([3, 4, 5] if seconds else [0, 1, 2])
+
+
+@pytest.mark.parametrize("call", ["ack", "give_back", "update"])
+def test_a_call_on_a_lease_whose_answer_was_lost_counts_once(store: di_store.Store, cut: Cut, call: str) -> None:
+    schema = {"n": di_store.Spec((), "i8"), "late": di_store.Spec((), "f4", late=True)}
+    source = store.create_table("t", capacity=9, schema=schema, columns=["n"], max_times_sampled=1)
+    with source.writer() as writer:
+        for n in range(5):
+            writer.append({"n": n})
+    batch = take(source, 3)
+    done = cut(call, Disconnected("cut"))
+    ends = {
+        "ack": lambda: source.ack(batch),
+        "give_back": lambda: source.give_back(batch),
+        "update": lambda: source.update(batch, {"late": np.ones(3, "f4")}, ack=True),
+    }
+    assert ends[call]() == 3
+    assert done == [call]
+    assert source.ack(batch) == leased(source) == 0
+    assert source.stats()["samples"] == (0 if call == "give_back" else 3)
+
+
+def test_a_leased_batch_whose_answer_was_lost_is_drawn_again(store: di_store.Store, cut: Cut) -> None:
+    table = queue(store, 6)
+    cut("sample", Disconnected("cut"))
+    batch = take(table, 3)
+    until(lambda: leased(table) == 3, "the draws of the lost answer to come back")
+    assert table.ack(batch) == 3
 
 
 def test_draws_of_an_interrupted_call_are_given_back(store: di_store.Store, cut: Cut) -> None:

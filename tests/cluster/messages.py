@@ -134,8 +134,8 @@ def opaque(*given: Any) -> tuple[Array, Array]:
     return np.concatenate(blobs), np.cumsum([0, *map(len, blobs)])
 
 
-def _batch(data: Any) -> Sent:
-    meta, body = batches.pack_batch(batch(data, 2), draws=3, told=["told"])
+def _batch(data: Any, lease: int = 0) -> Sent:
+    meta, body = batches.pack_batch(batch(data, 2), draws=3, told=["told"], lease=lease)
     return Sent(Kind.ANSWER, meta, joined(body), 9)
 
 
@@ -159,6 +159,13 @@ def _news() -> Sent:
     """Of protocol 2."""
     meta, body = values.answer_of({"policy": 4, "value": 0}, [])
     return Sent(Kind.ANSWER, meta, joined(body), 7)
+
+
+def _ack() -> Sent:
+    """Of protocol 3."""
+    arguments = {"keys": np.arange(3, dtype=np.uint64), "number": 1 << 63, "timeout": 1.5}
+    meta, body = values.call_of("ack", "t", arguments, once=True)
+    return Sent(Kind.CALL, meta, joined(body), 7)
 
 
 def _answer() -> Sent:
@@ -225,6 +232,8 @@ MESSAGES: dict[str, Sent] = {
     "opaque": _batch(opaque({"a": np.arange(3)}, "b")),
     "watch": _watch(),
     "news": _news(),
+    "leased": _batch(PLAIN, 1 << 63),
+    "ack": _ack(),
 }
 
 _STRUCTS: dict[str, type[Any]] = {
@@ -267,6 +276,7 @@ def reader_of(name: str) -> Callable[[bytes, Array], Any]:
         "plain call": _read_call,
         "append": _read_rows,
         "watch": _read_call,
+        "ack": _read_call,
         "news": lambda meta, body: values.value_of(Message(Kind.ANSWER, 7, 0, meta, body)),
         "answer": lambda meta, body: values.value_of(Message(Kind.ANSWER, 7, 0, meta, body)),
         "error": lambda meta, body: values.error_of(meta, "node"),

@@ -91,6 +91,8 @@ REACHED_ELSEWHERE = {
     "leases.end_item",
     "leases.linked",
     "leases.made",
+    "sessions.free",
+    "sessions.hand_over",
     "table.insert_answer",
     "marks.claim",
     "marks.set",
@@ -150,7 +152,8 @@ REACHED_ELSEWHERE = {
 """Points with tests of their own: who creates a store (test_open_race.py), who fills slices (test_filled_slices.py), a
 forked child that has no room for its pins (test_fork.py), who updates late columns (test_late_columns.py),
 who inserts into a table of groups (test_groups_killed.py), who takes and ends leases
-(tests/replay/test_leases_killed.py), who writes for a remote writer
+(tests/replay/test_leases_killed.py), who does so
+for a client's session (tests/native/test_leases.cc), who writes for a remote writer
 (test_session_marks.py), who moves chunks to disk (test_disk_kills.py), who meets
 lost rows (test_disk_damage.py), who leaves as the last (test_last_leaves.py), who looks which
 stores there are (test_disk.py), who puts durable objects

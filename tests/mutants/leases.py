@@ -8,6 +8,8 @@ LEASES = "tests/replay/test_leases.py"
 KILLED = "tests/replay/test_leases_killed.py"
 LOADER = "tests/replay/test_leased_loader.py"
 MIXTURE = "tests/replay/test_leased_mixture.py"
+CLIENTS = "tests/client/test_client_leases.py"
+PROGRAM = "native:test_leases"
 
 MUTANTS = [
     Mutant(
@@ -121,5 +123,45 @@ MUTANTS = [
         "else numbers",
         "else [ANY_LEASE] * len(numbers)",
         (f"{MIXTURE}::test_each_table_holds_its_part", f"{MIXTURE}::test_a_lease_belongs_to_who_drew_it"),
+    ),
+    Mutant(
+        "leases-end-with-their-agent",
+        "leases",
+        "native/replay/lease_ends.cc::settle_leases",
+        "      lease->holder = session_holder(session.mark) | (lease->holder & kLeaseUncounted);\n",
+        "",
+        (f"{CLIENTS}::test_leases_outlive_agents", PROGRAM),
+    ),
+    Mutant(
+        "a-replaced-agent-delivers-leases",
+        "leases",
+        "native/replay/lease_ends.cc::is_ours",
+        "mark->owner.load(std::memory_order_relaxed) == session.owner",
+        "true",
+        (PROGRAM,),
+    ),
+    Mutant(
+        "sessions-outlive-their-last-agent",
+        "leases",
+        "native/replay/lease_ends.cc::is_over",
+        "return process == 0 || owner_gone(*core.arena, process);",
+        "return false;",
+        (PROGRAM,),
+    ),
+    Mutant(
+        "leases-of-undelivered-batches-are-extended",
+        "leases",
+        "native/replay/lease_ends.cc::is_delivered",
+        "lease.end_ns == kLeaseNeverEnds || ",
+        "",
+        (PROGRAM,),
+    ),
+    Mutant(
+        "agents-forget-who-has-leases",
+        "leases",
+        "src/di_store/server/peer.py::Peer.is_needed",
+        " or self.leases.any",
+        "",
+        (f"{CLIENTS}::test_leases_outlive_a_broken_connection",),
     ),
 ]

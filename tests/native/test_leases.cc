@@ -1,7 +1,8 @@
 // Processes killed at every fault point while they take, extend, acknowledge and give back leases: an item is drawn as
-// often as it was acknowledged, and nobody holds one.
+// often as it was acknowledged, and nobody holds one. Sessions hold leases until they end.
 #include "kill_fixture.h"
 #include "replay/lease_ends.h"
+#include "replay/session_marks.h"
 #include "table_fixture.h"
 
 using namespace di;
@@ -11,6 +12,7 @@ namespace {
 constexpr u32 kRow = 200;
 constexpr u64 kItems = 400;
 constexpr u64 kLong = 600'000'000'000;
+constexpr SessionId kSession{1}, kOther{2};
 
 // Of table 0 an item may be drawn again and again, of table 1 once.
 struct Scene {
@@ -39,9 +41,11 @@ std::vector<u64> keys_of(const DrawSet& set) {
 }
 
 // Draws with a lease; returns keys and number of the draw. `fit`: in one hold, without entries in the ledger.
-std::pair<std::vector<u64>, u64> lease(Table& table, u32 count, bool fit, bool delivered, Board* board = nullptr) {
+std::pair<std::vector<u64>, u64> lease(Table& table, u32 count, bool fit, bool delivered, Board* board = nullptr,
+                                       const LeaseSession& session = {}) {
   DrawSet set;
   set.lease.on = true;
+  set.lease.session = session;
   set.lease.span_ns = kLong;
   std::string why;
   set.distinct = fit;
@@ -76,6 +80,10 @@ void use_leases(Scene& scene) {
     end_half(again, keys, number);
     lease(again, 300, fit, true);  // stays: the block of leases grows
   }
+  SessionMarks marks(scene.arena);
+  const ClaimedMark claimed = marks.claim(kSession, again, soon());
+  lease(again, 20, false, true, nullptr, {claimed.mark, claimed.owner});
+  CHECK(marks.end(kSession, soon()) == 1);
   lease(once, 10, false, false);
   const auto [keys, number] = lease(once, 10, false, true, &scene.board);
   std::vector<u64> numbers;
@@ -102,6 +110,7 @@ u64 uses_of(Table& table, std::vector<bool>* there, Arena& arena) {
 
 void judge(Scene& scene, const std::string& spec) {
   check_tables(scene.arena);
+  SessionMarks(scene.arena).end(kSession, soon());
   for (const auto& table : scene.tables) {
     end_due_leases(table->core, soon());
     CHECK(table->header().leased == 0 && table->header().held == 0 && table->header().held_bytes.load() == 0);
@@ -137,6 +146,67 @@ void kills() {
   std::printf("leases: %lu deaths at %zu points\n", deaths, points.size());
 }
 
+// A session holds its leases while its agent lives, and for a while after that, in which another agent may take over.
+void sessions() {
+  Scene scene;
+  Table& table = *scene.tables[0];
+  SessionMarks marks(scene.arena);
+  const auto held = [&] {
+    end_due_leases(table.core, soon());
+    return table.header().leased.load();
+  };
+  const auto draw = [&](const ClaimedMark& claimed, u64* number = nullptr) {
+    auto [keys, found] = lease(table, 10, false, true, nullptr, {claimed.mark, claimed.owner});
+    if (number != nullptr) *number = found;
+    std::sort(keys.begin(), keys.end());
+    return keys;
+  };
+  const auto idle = [&](u32 mark) { scene.arena->mark(mark).used_ns.store(os::boot_ns() - kSessionKeptNs); };
+  const auto lose_agent = [&](u32 mark) {
+    SessionMark& at = scene.arena->mark(mark);
+    at.owner.store(mark_owner(mark_claim(at.owner.load()), 0));
+  };
+  const ClaimedMark first = marks.claim(kSession, table, soon()), other = marks.claim(kOther, table, soon());
+  u64 number = 0;
+  const std::vector<u64> keys = draw(first, &number);
+  draw(other);
+  idle(first.mark);
+  CHECK(held() == 20);  // its agent lives
+  lose_agent(first.mark);
+  marks.keep(kSession);
+  CHECK(held() == 20);
+  CHECK(marks.claim_all(kSession, soon()) == 1);  // by the next agent
+  idle(first.mark);
+  CHECK(held() == 20 && extend_leases(table.core, keys, number, kLong, soon()) == 10);
+  draw(first);  // of the agent that was replaced: given back instead of delivered
+  CHECK(held() == 20 && extend_leases(table.core, keys, number, kLong, soon()) == 10);
+  lose_agent(first.mark);
+  idle(first.mark);
+  CHECK(held() == 10 && end_leases(table.core, keys, number, LeaseEnd::kAcknowledged, soon()) == 0);
+  CHECK(draw(marks.claim(kSession, table, soon())) == keys && held() == 20);  // they come before others
+  CHECK(leases_held(table.core, soon()).by_holder.size() == 2);
+  CHECK(marks.end(kSession, soon()) == 1 && table.header().leased == 10);  // at once
+  CHECK(draw(marks.claim(kOther, table, soon())) == keys && marks.end(kOther, soon()) == 1);
+  CHECK(table.header().leased == 0 && table.header().total_samples == 0);
+  check_tables(scene.arena);
+}
+
+// A batch that is not delivered is nobody's yet: its leases are not extended, and end with the process that draws.
+void undelivered() {
+  Scene scene;
+  Table& table = *scene.tables[0];
+  DrawSet set;
+  set.lease.on = true;
+  set.lease.span_ns = kLong;
+  std::string why;
+  CHECK(table.draws.draw(&set, 5, {}, soon(), &why) == 5);
+  const std::vector<u64> keys = keys_of(set);
+  CHECK(extend_leases(table.core, keys, set.lease.number, kLong, soon()) == 0);
+  table.draws.copied(&set, soon());
+  table.draws.deliver(&set, soon());
+  CHECK(extend_leases(table.core, keys, set.lease.number, kLong, soon()) == 5);
+}
+
 // Whatever lies in a block of leases, a rebuild makes each item drawable or gone, and each lease that of its item.
 void damage() {
   Scene scene;
@@ -164,6 +234,8 @@ void damage() {
 
 int main() {
   damage();
+  undelivered();
+  sessions();
   kills();
   return 0;
 }

@@ -95,16 +95,16 @@ def test_a_too_new_agent_is_refused(serve: Serve, tmp_path: Path) -> None:
     """A client of this version is refused, and one of the agent's own is served."""
     path = version(tmp_path, NEWEST + 1, NEWEST + 2)
     served = serve(PYTHONPATH=path)
-    with pytest.raises(LayoutMismatch, match=f"speaks protocols {OLDEST} to {NEWEST}, this agent 3 to 4"):
+    with pytest.raises(LayoutMismatch, match=f"speaks protocols {OLDEST} to {NEWEST}, this agent 4 to 5"):
         served.connect()
     with client(served.address, path) as program:
-        assert program.line() == "3 4"
+        assert program.line() == "4 5"
 
 
 def test_a_too_new_client_is_refused(serve: Serve, tmp_path: Path) -> None:
     """It is told both ranges and what to do; clients of the agent's version go on."""
     served, path = serve(), version(tmp_path, NEWEST + 1, NEWEST + 2)
-    told = pytest.raises(AssertionError, match=r"LayoutMismatch: .* 3 to 4, this agent 1 to 2(.|\n)*agents first")
+    told = pytest.raises(AssertionError, match=r"LayoutMismatch: .* 4 to 5, this agent 1 to 3(.|\n)*agents first")
     with client(served.address, path) as program, told:
         program.line()
     with served.connect() as store:

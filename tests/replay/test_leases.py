@@ -98,9 +98,9 @@ def test_nobody_else_draws_a_leased_item(store: Any, sampler: str, limit: int) -
     assert [table.ack(batch) for batch in batches] == [0] * 5
 
 
-@pytest.mark.parametrize("how", ["give_back", "end", "death", "close"])
 @pytest.mark.parametrize("limit", [0, 1, 3])
 @pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("how", ["give_back", "end", "death", "close"])
 def test_what_comes_back_is_drawn_next_and_undoes_its_draw(store: Any, sampler: str, limit: int, how: str) -> None:
     table = numbers(store, sampler=SAMPLERS[sampler], max_times_sampled=limit)
     before = table.peek(table.keys()).times_sampled.sum()

@@ -13,18 +13,22 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
+from multiprocessing.connection import wait
 from typing import Any
 
 import numpy as np
 import pytest
 from cluster.nodes import Node, node, show_kills, stop
 from pains import until
+from warm import WARM
 
 import di_store
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*was restarted:RuntimeWarning")
 Names = Callable[[], str]
 EPISODE = 7
+LEASE_SECONDS = 5.0
+"""After which others do what a killed client had drawn."""
 
 
 class Actor(threading.Thread):
@@ -189,6 +193,92 @@ def test_a_queue_gives_each_item_once(store_name: Names, count: Callable[[int, i
         assert not any(thread.is_alive() for thread in threads)
         assert max(Counter(got).values()) == 1, "an item came twice"
         assert len(got) >= total - 9 * count(3, 100), "more than the batches on their way were lost"
+
+
+def lease_and_work(address: str, pipe: Any) -> None:
+    """Do leased items until there are no more; tell of batches, and of how many of them were acknowledged."""
+    with di_store.connect(address, timeout=60) as store:
+        table = store.table("t", timeout=60)
+        while True:
+            try:
+                batch = table.sample(4, min_n=1, lease=LEASE_SECONDS, timeout=120)
+            except di_store.EndOfData:
+                break
+            pipe.send((batch.data["n"].tolist(), None))
+            if (counted := acknowledged(table, batch)) is not None:
+                pipe.send((batch.data["n"].tolist(), counted))
+    pipe.send(None)
+
+
+def acknowledged(table: di_store.Table, batch: di_store.Batch) -> int | None:
+    """None: the agent was killed meanwhile, and nobody knows what the first call has counted."""
+    try:
+        return table.ack(batch)
+    except di_store.NodeUnavailable:
+        acknowledged(table, batch)
+        return None
+
+
+def test_leased_items_are_done_whoever_is_killed(store_name: Names, count: Callable[[int, int], int]) -> None:
+    """Clients, their agent, or both: each number is done, and once; drawn again is at most what was under way."""
+    total, kills = count(600, 20_000), count(4, 100)
+    rng, drawn = random.Random(7), Counter[int]()
+    done: list[int] = []
+    late, ended = 0, 0
+    with node(store_name()) as served, di_store.attach(served.name) as store:
+        table = store.create_table("t", capacity=total, max_times_sampled=1, schema={"n": di_store.Spec((), "i8")})
+        table.extend({"n": np.arange(total)})
+        table.finish()
+        workers: list[Any] = []
+
+        def start() -> None:
+            ours, theirs = WARM.Pipe()
+            workers.append((WARM.Process(target=lease_and_work, args=(served.address, theirs), daemon=True), ours))
+            workers[-1][0].start()
+            theirs.close()
+
+        def listen(pipe: Any) -> bool:
+            """Note what a worker tells; False: it was killed."""
+            nonlocal late, ended
+            try:
+                told = pipe.recv()
+            except EOFError:
+                return False
+            if told is None:
+                ended += 1
+                return False
+            if told[1] is None:
+                drawn.update(told[0])
+            else:
+                late += len(told[0]) - told[1]
+                done.extend(told[0] if told[1] == len(told[0]) else [])
+            return True
+
+        def hear() -> None:
+            for pipe in wait([pipe for _, pipe in workers], 120):
+                if not listen(pipe):
+                    workers[:] = [each for each in workers if each[1] is not pipe]
+
+        start()
+        start()
+        for at in range(kills):
+            enough = min(total, len(done) + rng.randrange(1, 40))
+            while len(done) < enough and ended < 2:
+                hear()
+            if at % 3 != 1:
+                served.kill_agent()
+            if at % 3 and workers:
+                workers[0][0].kill()
+                start()
+        while workers:
+            hear()
+        assert set(drawn) == set(range(total)), "nothing is lost"
+        assert max(Counter(done).values()) == 1, "nothing is acknowledged twice"
+        assert drawn.total() - total <= 4 * 2 * kills + late
+        assert len(done) >= total - 4 * 2 * kills - late
+        stats = table.stats()
+        assert (stats["size"], stats["samples"], stats["leased"]["items"]) == (0, total, 0)
+        assert not store.check()
 
 
 def test_a_stopped_agent_holds_no_call_beyond_its_deadline(store_name: Names) -> None:

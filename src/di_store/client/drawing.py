@@ -10,14 +10,17 @@ import contextlib
 import itertools
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from di_store.base import config
-from di_store.base.errors import DrawsLost, NodeUnavailable, StoreError, Timeout
+from di_store.base.errors import DrawsLost, LayoutMismatch, NodeUnavailable, StoreError, Timeout
 from di_store.base.tree import name_of
 from di_store.client.agent_client import AgentClient, IdempotencyToken
+from di_store.client.channel import Channel
 from di_store.client.session import RemoteSession
 from di_store.protocol.batches import unpack_batch
+from di_store.protocol.handshake import LEASES
 from di_store.replay.batch import Batch
 from di_store.replay.handle import TableHandle
 from di_store.replay.sampling import Stopped, Terms, WholeBatch
@@ -29,11 +32,12 @@ _MOST_KEPT = 8  # batches whose delivery was interrupted, of different calls
 
 
 class _Kept(NamedTuple):
-    """A received batch, the number of its draws, and the call that delivers it."""
+    """A received batch, the number of its draws, the call that delivers it, and the number of its lease."""
 
     batch: Batch
     draws: int
     delivery: IdempotencyToken
+    lease: int
 
 
 def sampled(
@@ -56,29 +60,46 @@ def sampled(
         "replace": terms.replace,
         "mixture": mixture,
     }
+    if terms.lease is not None:
+        arguments["lease"] = terms.lease
+        _begin_leasing(session.channel)
     what = f"sample of {n} from {'a mixture' if mixture else f'table {target[0]!r}'}"
     channel = session.channel
     while True:
         kept = session.kept.pop(repr((target, arguments)), None) if session.kept else None
+        again = kept is not None  # a lease may be over since the interrupted call
         kept = kept or _drawn(session, target, arguments, deadline, what)
         if kept.draws:
             try:
-                _deliver(session, kept, deadline, what)
+                if not _arrived(session, target, kept, again, terms, deadline, what):
+                    continue
             except DrawsLost:  # they were given back: others may get these items
                 if deadline.left == 0:
                     text = f"{what} timed out after {deadline.timeout:g} s"
                     raise Timeout(text, "the drawn items were given back", f"node {channel.node}") from None
                 continue
-            except NodeUnavailable as error:
-                if error.may_be_done:  # the agent died: what it had not delivered, the store gives back
-                    continue
+            except NodeUnavailable:
                 _keep(session, repr((target, arguments)), kept)
                 raise
             except BaseException:  # also Ctrl-C: the next call gets what has come
                 _keep(session, repr((target, arguments)), kept)
                 channel.client.drop_idle()  # the agent gives back what it held for such a connection
                 raise
+        terms.lease_number = kept.lease
         return kept.batch if out is None else _into(out, kept.batch)
+
+
+def _begin_leasing(channel: Channel) -> None:
+    """Have the agent see from now on that the holder of leases lives.
+
+    Raises:
+        LayoutMismatch: the agent is older than leases.
+    """
+    if 0 < channel.client.protocol < LEASES:
+        raise LayoutMismatch(
+            f"the agent at {channel.node} is older than leases of clients", remedy="update the agent: di-store serve"
+        )
+    channel.client.beat()
 
 
 def _drawn(
@@ -90,8 +111,9 @@ def _drawn(
     given = {**arguments, "timeout": deadline.left, "draws": number}
     try:
         message = channel.ask("sample", given, target=target, timeout=deadline, what=what)
-        batch, draws = unpack_batch(message.meta, message.body, trusted=channel.allow_pickle, what=_whose(target))
-        return _Kept(batch, draws, channel.client.new_token() if draws else IdempotencyToken(0))
+        whose = _whose(target)
+        batch, draws, lease = unpack_batch(message.meta, message.body, trusted=channel.allow_pickle, what=whose)
+        return _Kept(batch, draws, channel.client.new_token() if draws else IdempotencyToken(0), lease)
     except NodeUnavailable:
         raise
     except BaseException as error:  # also Ctrl-C: nobody gets the batch, whose draws the agent holds
@@ -121,8 +143,32 @@ def _deliver_some(session: RemoteSession, draws: int, error: BaseException, dead
             )
 
 
-def _deliver(session: RemoteSession, kept: _Kept, deadline: Deadline, what: str) -> None:
-    session.channel.call("deliver", {"draws": kept.draws}, timeout=deadline, what=what, once=kept.delivery)
+def _arrived(
+    session: RemoteSession,
+    target: tuple[str, str],
+    kept: _Kept,
+    again: bool,
+    terms: Terms,
+    deadline: Deadline,
+    what: str,
+) -> bool:
+    """Deliver a received batch. False: it has to be drawn again, because its draws were given back."""
+    try:
+        session.channel.call("deliver", {"draws": kept.draws}, timeout=deadline, what=what, once=kept.delivery)
+    except NodeUnavailable as error:
+        if not error.may_be_done:
+            raise
+        again = True  # the agent died: what it had not delivered, the store gives back
+        if not kept.lease:
+            return False
+    if not (again and kept.lease):
+        return True
+    call = partial(session.channel.call, target=target, timeout=deadline, what=what)
+    given = {"keys": kept.batch.keys, "number": kept.lease, "timeout": deadline.left}
+    if call("extend_lease", {**given, "seconds": terms.lease}) == len(kept.batch):
+        return True
+    call("give_back", given)  # the dead agent had delivered some of it
+    return False
 
 
 def _keep(session: RemoteSession, place: str, kept: _Kept) -> None:

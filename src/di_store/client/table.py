@@ -26,7 +26,8 @@ from di_store.protocol.batches import unpack_batch
 from di_store.replay.batch import Batch
 from di_store.replay.incomplete import Found
 from di_store.replay.inserter import INSIDE, LATER
-from di_store.replay.lease import NO_LEASES
+from di_store.replay.lease import NO_LEASES_OF_LOADERS
+from di_store.replay.local_table import load_lease
 from di_store.replay.sampling import Terms
 from di_store.replay.stats import TableStats
 from di_store.replay.table import Table
@@ -42,7 +43,7 @@ class RemoteTable(TableBackend):
 
     lacks: ClassVar = {
         "export": Lack("writes where the table is", "run it there, with di_store.attach()"),
-        **NO_LEASES,
+        **NO_LEASES_OF_LOADERS,
     }
 
     def __init__(self, session: RemoteSession, described: dict[str, Any]) -> None:
@@ -107,6 +108,9 @@ class RemoteTable(TableBackend):
             return self._session.abroad(self.name)
         return load_remote_table, (self._session.pickled(), self.name)
 
+    def pickled_lease(self, number: int, keys: Array) -> tuple[Any, ...]:
+        return load_lease, (*self.pickled(), number, keys)
+
     # -- what it is like ----------------------------------------------------------------------------------------
 
     def schema(self, deadline: Deadline | None = None) -> Schema | None:
@@ -153,7 +157,10 @@ class RemoteTable(TableBackend):
     def sample(
         self, found: Any, terms: Terms, beta: float | None, columns: str | Iterable[str] | None, out: Batch | None
     ) -> Batch:
-        return sampled(self._session, self.target, 0, terms, beta, columns, out)
+        batch = sampled(self._session, self.target, 0, terms, beta, columns, out)
+        if terms.lease is not None:
+            batch._lease = self, terms.lease_number
+        return batch
 
     def peek(self, keys: Array, columns: str | Iterable[str] | None, deadline: Deadline | None = None) -> Batch:
         whose, channel = f"table {self.name!r}", self._session.channel
@@ -188,7 +195,17 @@ class RemoteTable(TableBackend):
     # -- changing -----------------------------------------------------------------------------------------------
 
     def update(self, keys: Array, values: Any, row: Any, deadline: Deadline, lease: int | None = None) -> int:
-        return int(self._timed("update", deadline, keys=keys, values=travelling(values), row=row))
+        given = {"keys": keys, "values": travelling(values), "row": row}
+        if lease is None:
+            return int(self._timed("update", deadline, **given))
+        return int(self._timed("update", deadline, once=True, lease=lease, **given))
+
+    def end_leases(self, keys: Array, number: int, give_back: bool, deadline: Deadline) -> int:
+        method = "give_back" if give_back else "ack"
+        return int(self._timed(method, deadline, once=True, keys=keys, number=number))
+
+    def extend_leases(self, keys: Array, number: int, seconds: float, deadline: Deadline) -> int:
+        return int(self._timed("extend_lease", deadline, keys=keys, number=number, seconds=seconds))
 
     def update_priorities(self, keys: Array, priorities: Array, deadline: Deadline) -> int:
         return int(self._timed("update_priorities", deadline, keys=keys, priorities=priorities))

@@ -23,8 +23,9 @@ _ALIGNMENT = 64
 _PARTS = ("keys", "priorities", "probabilities", "weights", "times_sampled", "versions", "episodes", "starts")
 _OF_ROWS = ("versions", "episodes", "starts")  # of groups these have an axis of answers
 _OPTIONAL = ("live", "source")
-_KINDS = ("u8", "f8", "f8", "f4", "i4", "i8", "i8", "i8", "?", "i4")
-_TYPES = dict(zip((*_PARTS, *_OPTIONAL), map(np.dtype, _KINDS), strict=True))
+_LEASE = "lease"  # of a batch with a lease, for each item the number of its draw
+_KINDS = ("u8", "f8", "f8", "f4", "i4", "i8", "i8", "i8", "?", "i4", "u8")
+_TYPES = dict(zip((*_PARTS, *_OPTIONAL, _LEASE), map(np.dtype, _KINDS), strict=True))
 
 
 class BatchLeaf(msgspec.Struct, array_like=True):
@@ -57,7 +58,9 @@ class BatchForm(msgspec.Struct, array_like=True):
     warnings: list[str]
 
 
-def pack_batch(batch: Batch, *, draws: int = 0, told: list[str] | None = None) -> tuple[bytes, list[Buffer]]:
+def pack_batch(
+    batch: Batch, *, draws: int = 0, told: list[str] | None = None, lease: int = 0
+) -> tuple[bytes, list[Buffer]]:
     """A batch as meta and body of a message.
 
     Args:
@@ -65,6 +68,7 @@ def pack_batch(batch: Batch, *, draws: int = 0, told: list[str] | None = None) -
             (`serving.keep_encoded`).
         draws: the agent's number of the held draws; 0: the draws were delivered.
         told: texts of the warnings of the call.
+        lease: number of the draw with a lease; 0: it has none.
     """
     leaves: list[BatchLeaf] = []
     arrays: list[Array] = []
@@ -73,6 +77,8 @@ def pack_batch(batch: Batch, *, draws: int = 0, told: list[str] | None = None) -
     _add((), batch.data, leaves, arrays, lead)
     parts = [(name, getattr(batch, name)) for name in (*_PARTS, *_OPTIONAL)]
     given = [(name, each) for name, each in parts if each is not None]
+    if lease:
+        given.append((_LEASE, np.full(len(batch), lease, np.uint64)))
     form = BatchForm(
         leaves,
         lead,
@@ -105,8 +111,8 @@ def _add(
         arrays.append(each)
 
 
-def unpack_batch(meta: bytes, body: Array, *, trusted: bool, what: str = "a batch") -> tuple[Batch, int]:
-    """The batch, whose arrays are views of `body`, and the number of its draws.
+def unpack_batch(meta: bytes, body: Array, *, trusted: bool, what: str = "a batch") -> tuple[Batch, int, int]:
+    """The batch, whose arrays are views of `body`, the number of its draws, and that of its lease; 0: it has none.
 
     Args:
         meta: meta of the message.
@@ -126,7 +132,10 @@ def unpack_batch(meta: bytes, body: Array, *, trusted: bool, what: str = "a batc
     data = _values(parts, arrays, trusted, what) if form.opaque else _columns(form, arrays)
     batch = Batch(data, *(parts[name] for name in _PARTS), form.table_size, parts.get("live"))
     batch.source = parts.get("source")
-    return batch, form.draws
+    lease = parts.get(_LEASE, np.zeros(1, np.uint64))
+    if (lease != lease[:1]).any():
+        raise CorruptData("received a batch of several draws with a lease", remedy="")
+    return batch, form.draws, int(lease[0]) if len(lease) else 0
 
 
 def _check_parts(parts: dict[str, Array]) -> None:

@@ -16,7 +16,9 @@ _LACK = Lack(
     "is of tables in this process's memory", "use it in a process on the table's machine: di_store.attach(NAME).table()"
 )
 NO_LEASES = dict.fromkeys(("lease", "ack", "give_back", "extend"), _LACK)
-"""The calls and options that tables elsewhere lack."""
+"""The calls and options that tables in parts, and mixtures of tables elsewhere, lack."""
+NO_LEASES_OF_LOADERS = {"loader(lease)": _LACK}
+"""The option that tables of other machines lack."""
 
 
 class Leasing(Protocol):
@@ -68,8 +70,8 @@ class Lease:
         return self._table.pickled_lease(self.number, self.keys)
 
 
-def lease_seconds(table: Declares, lease: Any) -> float | None:
-    """Seconds of a draw's lease; None: it has none.
+def lease_seconds(table: Declares, lease: Any, *, loads: bool = False) -> float | None:
+    """Seconds of a draw's lease; None: it has none. `loads`: the draws are a loader's.
 
     Raises:
         ValueError: negative or not finite, or the table has no leases. TypeError: not a number.
@@ -77,6 +79,8 @@ def lease_seconds(table: Declares, lease: Any) -> float | None:
     if lease is None:
         return None
     check_option(table, "lease", lease)
+    if loads:
+        check_option(table, "loader(lease)", lease)
     return _seconds("lease", lease)
 
 

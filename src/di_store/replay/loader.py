@@ -97,7 +97,7 @@ class Loader:
             if name not in LOADER_OPTIONS:
                 raise TypeError(f"loader() got an unexpected keyword argument {name!r}")
         timeout, replace = options.get("timeout"), options.get("replace", True)
-        lease = lease_seconds(drawn, options.get("lease"))
+        lease = lease_seconds(drawn, options.get("lease"), loads=True)
         terms = Terms(check_n(batch_size, "batch_size"), timeout, replace=replace, lease=lease)
         source.check_replace(terms.n, replace, timeout)
         prefetch = config.count("prefetch", options.get("prefetch", 2), minimum=0, maximum=MAX_PREFETCH)

@@ -197,6 +197,7 @@ class Terms:
         self.replace = replace
         self.lease = lease  # seconds for which the items are held for this batch
         self.lease_number = 0  # of the draw with the lease
+        self.lease_session: tuple[int, int] | None = None  # holds it, if the draw is for a client of this agent
         self.now = now  # wait for nothing
         self.deadline = timeout if isinstance(timeout, Deadline) else None  # of a step of a longer call
         self.timeout = check_timeout(timeout) if self.deadline is None else self.deadline.left

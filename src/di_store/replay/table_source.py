@@ -99,7 +99,7 @@ class TableDraws:
         reader = handle.reader()
         check_fits(handle.arena, terms.n, handle.bytes_of(handle.which(self._columns)))
         finished = handle.native.finished  # before the draws: then they have chosen from everything
-        draws = reader.begin(not terms.replace, terms.lease)
+        draws = reader.begin(not terms.replace, terms.lease, terms.lease_session)
         try:
             with terms:
                 held = collect(handle, reader, draws, terms)
@@ -109,7 +109,7 @@ class TableDraws:
         if held < terms.n and terms.now and not (finished and held):
             reader.give_back(draws)
             return False
-        self._draws, self.held = draws, held
+        self._draws, self.held, terms.lease_number = draws, held, draws.lease
         return True
 
     def counts(self) -> dict[TableHandle, int]:
@@ -128,8 +128,15 @@ class TableDraws:
         return _TableCopying(handle, handle.reader().gather(draws, beta, which, out), draws, self._leasing)
 
     def deliver(self) -> None:
-        """As `Draws.deliver`."""
-        self._handle.reader().deliver(held_draws(self._draws))
+        """As `Draws.deliver`.
+
+        Raises:
+            DrawsLost: another agent has taken over the session of their lease.
+        """
+        draws = held_draws(self._draws)
+        self._handle.reader().deliver(draws)
+        if draws.lost:
+            raise DrawsLost("another agent has taken over the client", remedy="")
 
     def deliver_some(self, places: Sequence[int]) -> None:
         """As `Draws.deliver_some`."""

@@ -8,9 +8,10 @@ from typing import Any
 from di_store.protocol.batches import pack_batch
 from di_store.protocol.frame import Kind
 from di_store.replay.batch import Batch
+from di_store.replay.lease import lease_seconds
 from di_store.replay.mixture import Mixture
 from di_store.replay.sampling import Terms, copied
-from di_store.replay.serving import source_of, uses_items_up
+from di_store.replay.serving import local_of, source_of, uses_items_up
 from di_store.replay.table import Table
 from di_store.server.answers import Reply
 from di_store.server.draws import HeldBatch
@@ -25,23 +26,25 @@ def _drawn(peer: Peer, target: Target, mixture: int) -> Table | Mixture:
     return peer.handles.mixture(mixture) if mixture else peer.handles.table(*target)
 
 
-def _reply(talk: Talk, batch: Batch, draws: int = 0) -> Reply:
-    meta, body = pack_batch(batch, draws=draws, told=talk.warned())
+def _reply(talk: Talk, batch: Batch, draws: int = 0, lease: int = 0) -> Reply:
+    meta, body = pack_batch(batch, draws=draws, told=talk.warned(), lease=lease)
     return Kind.ANSWER, meta, body
 
 
 def _sample(talk: Talk, target: Target, arguments: dict[str, Any]) -> Reply:
-    """Draw, and send. Draws that use items up are delivered by a call of the client, all others at once."""
-    number = arguments.pop("draws")
+    """Draw, and send. Draws that use items up or lease them are delivered by a call of the client, others at once."""
+    number, lease = arguments.pop("draws"), arguments.pop("lease", None)
     drawn = _drawn(talk.peer, target, arguments.pop("mixture"))
     n, beta, columns = arguments["n"], arguments["beta"], arguments["columns"]
-    if not uses_items_up(drawn):
+    if lease is None and not uses_items_up(drawn):
         return _reply(talk, drawn.sample(**arguments))
     source = source_of(drawn, columns)
     source.check_replace(n, arguments["replace"])
     source.begin_loading(n)
     draws = source.begin(n)
     terms = Terms(n, arguments["timeout"], arguments["min_n"], arguments["linger"], replace=arguments["replace"])
+    if lease is not None:
+        _lend(talk.peer, drawn, terms, lease)
     draws.draw(terms)
     talk.peer.draws.hold(number, HeldBatch(draws, owner=talk))
     try:
@@ -49,7 +52,16 @@ def _sample(talk: Talk, target: Target, arguments: dict[str, Any]) -> Reply:
     except BaseException:  # nobody else knows of these draws yet
         talk.peer.draws.let_go(number)
         raise
-    return _reply(talk, batch, number)
+    return _reply(talk, batch, number, terms.lease_number)
+
+
+def _lend(peer: Peer, drawn: Table | Mixture, terms: Terms, lease: Any) -> None:
+    """Draw with a lease, which the client's session holds."""
+    if not isinstance(drawn, Table):
+        raise TypeError("received a draw with a lease from a mixture")
+    table = local_of(drawn)
+    terms.lease = lease_seconds(table, lease)
+    terms.lease_session = peer.leases.of(table)
 
 
 def _peek(talk: Talk, target: Target, arguments: dict[str, Any]) -> Reply:

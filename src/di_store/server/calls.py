@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from di_store.base import config
 from di_store.base.errors import TableNotFound, shown
 from di_store.checkpoint.store.durable import made
 from di_store.layout.shape import UNLIMITED
@@ -18,8 +19,10 @@ from di_store.policy.options import checked_again
 from di_store.policy.samplers import sampler_to_plain
 from di_store.policy.settings import again
 from di_store.protocol.values import Call
+from di_store.replay.batch import key_array
 from di_store.replay.incomplete import found_incomplete
-from di_store.replay.serving import handle_of
+from di_store.replay.lease import Lease
+from di_store.replay.serving import handle_of, local_of
 from di_store.replay.table import Table
 from di_store.runtime.waits import lock_seconds
 from di_store.server.backups import BACKUP_CALLS
@@ -119,6 +122,30 @@ def _extend(peer: Peer, table: Table, batch: Any, priority: Any, timeout: float 
     return table.extend(_blobs(peer, table, batch), priority=priority, timeout=timeout)
 
 
+_LARGEST = 2**64 - 1
+
+
+def _lease(table: Table, keys: Any, number: Any) -> Lease:
+    return Lease(local_of(table), config.count("number", number, minimum=0, maximum=_LARGEST), key_array(keys))
+
+
+def _ack(peer: Peer, table: Table, keys: Any, number: Any, timeout: float | None) -> int:
+    return table.ack(_lease(table, keys, number), timeout=timeout)
+
+
+def _give_back(peer: Peer, table: Table, keys: Any, number: Any, timeout: float | None) -> int:
+    return table.give_back(_lease(table, keys, number), timeout=timeout)
+
+
+def _extend_lease(peer: Peer, table: Table, keys: Any, number: Any, seconds: Any, timeout: float | None) -> int:
+    return _lease(table, keys, number).extend(seconds, timeout=timeout)
+
+
+def _update(peer: Peer, table: Table, keys: Any, lease: Any = None, **given: Any) -> int:
+    """`lease`: number of the draw whose leases are acknowledged; None: none are."""
+    return table.update(keys if lease is None else _lease(table, keys, lease), ack=lease is not None, **given)
+
+
 def _configure(peer: Peer, table: Table, limiter: Any = None, **given: Any) -> None:
     table.configure(limiter=None if limiter is None else limiter_from_plain(limiter), **given)
 
@@ -132,7 +159,10 @@ TABLE_CALLS: dict[str, Callable[..., Any]] = {
     "at": lambda peer, table, **given: table.at(**given),
     "positions": lambda peer, table, **given: table.positions(**given),
     "incomplete": lambda peer, table, timeout: list(found_incomplete(handle_of(table), lock_seconds(timeout))),
-    "update": lambda peer, table, **given: table.update(**given),
+    "ack": _ack,
+    "give_back": _give_back,
+    "extend_lease": _extend_lease,
+    "update": _update,
     "update_priorities": lambda peer, table, **given: table.update_priorities(**given),
     "delete": lambda peer, table, **given: table.delete(**given),
     "reset": lambda peer, table, **given: table.reset(**given),

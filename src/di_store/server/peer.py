@@ -15,6 +15,7 @@ from di_store.server.answers import Answers
 from di_store.server.draws import HeldDraws
 from di_store.server.engine import Engine
 from di_store.server.handles import Handles
+from di_store.server.leases import ClientLeases
 from di_store.server.push import ObjectPush
 from di_store.server.version_watch import VersionWatch
 from di_store.session import Session
@@ -53,6 +54,7 @@ class Peer:
         leaving: whether the client has said goodbye.
         handles: its handles, by number or name.
         draws: draws that the client has not received.
+        leases: leases of batches that it has received.
         answers: answers that the client may ask for again.
     """
 
@@ -71,11 +73,13 @@ class Peer:
         self.objects = Objects(self.session)
         self.handles = Handles(self.store)
         self.draws = HeldDraws()
+        self.leases = ClientLeases(self.session, self.link)
         self.answers = Answers()
 
     def is_needed(self) -> bool:
         """Whether the client would miss any of this state if it came back now, as it does after a broken connection."""
-        return bool(self.writers or (not self.leaving and (len(self.answers) or len(self.handles))))
+        missed = len(self.answers) or len(self.handles) or self.leases.any
+        return bool(self.writers or (not self.leaving and missed))
 
     def let_go(self, numbers: list[int]) -> None:
         """Forget the handles and draws with these numbers, which the client has dropped."""

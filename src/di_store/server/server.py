@@ -47,7 +47,7 @@ MAX_CONNECTIONS = 1536
 GREETING_SECONDS = 10.0
 """How long a client may take to prove itself."""
 LEASE_SECONDS = 30.0
-"""If a client is silent for this time, its draws are given back."""
+"""If a client is silent for this time, its draws and its leases are given back."""
 LOOK_SECONDS = 1.0
 _MOST_WARNED = 2000  # characters of a warning that a client is told of
 _SLEPT_SECONDS = 5.0  # a gap of its own loop: the agent was stopped, and has not read what came meanwhile
@@ -162,7 +162,7 @@ class Agent:
                 self._listener.shutdown(socket.SHUT_RDWR)  # wakes `accept`
 
     def stop(self) -> None:
-        """Stop: give clients' draws back, and close their writers."""
+        """Stop: give clients' draws back, and close their writers. Their leases stay for the next agent."""
         self.stop_soon()
         self._stopped.set()
         self._parts.chains.stop()
@@ -188,7 +188,7 @@ class Agent:
                 talk.tell_working()
 
     def _look_after(self) -> None:
-        """Give back draws of silent clients, and forget clients that have ended."""
+        """Give back draws and leases of silent clients, and forget clients that have ended."""
         seen = time.monotonic()
         while not self._stopped.wait(LOOK_SECONDS):
             now = time.monotonic()
@@ -201,7 +201,10 @@ class Agent:
                 peers = list(self._peers.values())
             for peer in peers:
                 if now - peer.heard < LEASE_SECONDS:
+                    peer.leases.keep()
                     continue
+                if _ends_leases(peer):
+                    logger.warning("%s is silent: its leases are over", peer.name)
                 if (count := peer.draws.give_back_all()) > 0:
                     logger.warning("%s is silent: %d batches that it had drawn are given back", peer.name, count)
                 if not peer.connections:
@@ -212,6 +215,7 @@ class Agent:
             if peer.connections or self._peers.get(peer.link) is not peer:
                 return
             del self._peers[peer.link]
+        _ends_leases(peer)
         with contextlib.suppress(StoreError):
             peer.end()
 
@@ -353,6 +357,12 @@ def _joined(peer: Peer) -> Peer:
     peer.connections += 1
     peer.heard = time.monotonic()
     return peer
+
+
+def _ends_leases(peer: Peer) -> bool:
+    with contextlib.suppress(StoreError):
+        return peer.leases.end() > 0
+    return False
 
 
 def _wait_on() -> None:
