@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from di_store import _core
 from di_store.base import config
@@ -14,10 +14,13 @@ from di_store.objects.refs import Ref
 from di_store.runtime import waits
 from di_store.runtime.deadline import Deadline
 from di_store.runtime.inside import SLICE_SECONDS
-from di_store.runtime.waits import Missing, Steps, looking, run
+from di_store.runtime.waits import Missing, Steps, looking, until
 from di_store.session import Session
 
 T = TypeVar("T")
+
+Parted: TypeAlias = "tuple[list[Ref], list[Ref]]"
+"""Refs of objects that are there, and all others."""
 
 
 class Objects:
@@ -27,17 +30,16 @@ class Objects:
         self._session = session
 
     def put(self, value: Any, raw: bytes | None, ttl: float, timeout: float | None, durability: str) -> Ref:
-        """As `putting`, in this thread."""
-        return run(self.putting(value, raw, ttl, timeout, durability))
+        """`Store.put`, for a value that may have to wait for room. `ttl` 0: it stays."""
+        return written(self._session, timeout, "put", self._putting(value, raw, ttl, durability))
 
     def putting(self, value: Any, raw: bytes | None, ttl: float, timeout: float | None, durability: str) -> Steps[Ref]:
-        """`Store.put`, for a value that may have to wait for room. `ttl` 0: it stays."""
+        """`put` in steps."""
+        return writing(self._session, timeout, "put", self._putting(value, raw, ttl, durability))
+
+    def _putting(self, value: Any, raw: bytes | None, ttl: float, durability: str) -> Callable[[_core.Arena], Ref]:
         durable = is_durable(self._session, durability)
-
-        def put(arena: _core.Arena) -> Ref:
-            return Ref(arena.put_durable(value, raw, ttl) if durable else arena.put(value, raw, ttl))
-
-        return writing(self._session, timeout, "put", put)
+        return lambda arena: Ref(arena.put_durable(value, raw, ttl) if durable else arena.put(value, raw, ttl))
 
     def put_many(
         self, values: Sequence[Any], raws: Sequence[bytes | None], deadline: Deadline, durability: str
@@ -54,17 +56,17 @@ class Objects:
         return [Ref(each.id) for each in drafts]
 
     def get(self, raw: bytes, timeout: float | None, copy: bool | None) -> Any:
-        """As `getting`, in this thread."""
-        return run(self.getting(raw, timeout, copy))
-
-    def getting(self, raw: bytes, timeout: float | None, copy: bool | None) -> Steps[Any]:
         """The value of an object that may not exist yet.
 
         Raises:
             ObjectNotFound: no sealed object of this id within `timeout` seconds. Timeout: another process held a lock.
             StoreFull: the object lies on disk, and memory had no room for it.
         """
-        return self._reading(raw, timeout, lambda arena: arena.get(raw, copy))
+        return until(self._arena, timeout, f"get of object {raw.hex()}", _reading(lambda arena: arena.get(raw, copy)))
+
+    def getting(self, raw: bytes, timeout: float | None, copy: bool | None) -> Steps[Any]:
+        """`get` in steps."""
+        return looking(self._arena, timeout, f"get of object {raw.hex()}", _reading(lambda arena: arena.get(raw, copy)))
 
     def raw(self, raw: bytes, timeout: float | None) -> Array:
         """The block of an object, as docs/object_format.md draws it: uint8, read-only, pinned while it lives.
@@ -72,20 +74,7 @@ class Objects:
         Raises:
             As `get`.
         """
-        return run(self._reading(raw, timeout, lambda arena: arena.raw(raw)))
-
-    def _reading(self, raw: bytes, timeout: float | None, read: Callable[[_core.Arena], T]) -> Steps[T]:
-        def look(arena: _core.Arena) -> T | Missing[T]:
-            seen, room = arena.sealed_seq(), arena.room_seq()
-            try:
-                return read(arena)
-            except StoreFull as error:
-                return Missing(arena.wait_room, room, error.message, full=True)
-            except (ObjectNotFound, Timeout) as error:
-                reason = error.reason if isinstance(error, Timeout) else error.message
-                return Missing(arena.wait_sealed, seen, reason, holder=error.holder, error=error)
-
-        return looking(self._arena, timeout, f"get of object {raw.hex()}", look)
+        return until(self._arena, timeout, f"get of object {raw.hex()}", _reading(lambda arena: arena.raw(raw)))
 
     def get_many(self, raws: list[bytes], deadline: Deadline, copy: bool | None) -> list[Any]:
         """`Store.get_many`: several objects under one deadline."""
@@ -99,34 +88,17 @@ class Objects:
             found.append(self.get(raw, deadline.left, copy))
         return found
 
-    def wait(self, pending: list[Ref], wanted: int, timeout: float | None) -> tuple[list[Ref], list[Ref]]:
-        """As `waiting`, in this thread."""
-        return run(self.waiting(pending, wanted, timeout))
-
-    def waiting(self, pending: list[Ref], wanted: int, timeout: float | None) -> Steps[tuple[list[Ref], list[Ref]]]:
+    def wait(self, pending: list[Ref], wanted: int, timeout: float | None) -> Parted:
         """`Store.wait`: at most `num_returns` refs of existing objects, and all other refs, each in the given order.
 
         Raises:
             Timeout: another process held a lock until the deadline.
         """
-        there: set[Ref] = set()
+        return until(self._arena, timeout, *_finding(pending, wanted))
 
-        def parted() -> tuple[list[Ref], list[Ref]]:
-            return [ref for ref in pending if ref in there], [ref for ref in pending if ref not in there]
-
-        def look(arena: _core.Arena) -> tuple[list[Ref], list[Ref]] | Missing[tuple[list[Ref], list[Ref]]]:
-            seen = arena.sealed_seq()
-            try:
-                for ref in pending:
-                    if len(there) < wanted and ref not in there and arena.contains(ref.raw, SLICE_SECONDS):
-                        there.add(ref)
-            except Timeout as error:
-                return Missing(arena.wait_sealed, seen, error.reason, holder=error.holder)
-            if len(there) >= wanted:
-                return parted()
-            return Missing(arena.wait_sealed, seen, f"{len(there)} of them are there", late=parted)
-
-        return looking(self._arena, timeout, f"wait for {wanted} of {len(pending)} objects", look)
+    def waiting(self, pending: list[Ref], wanted: int, timeout: float | None) -> Steps[Parted]:
+        """`wait` in steps."""
+        return looking(self._arena, timeout, *_finding(pending, wanted))
 
     def keys(self, start: Ref | None, n: int) -> list[Ref]:
         """`Store.keys`: refs of up to `n` objects after `start`."""
@@ -135,6 +107,44 @@ class Objects:
 
     def _arena(self) -> _core.Arena:
         return self._session.arena
+
+
+def _reading(read: Callable[[_core.Arena], T]) -> Callable[[_core.Arena], T | Missing[T]]:
+    """A look for an object, which `read` reads."""
+
+    def look(arena: _core.Arena) -> T | Missing[T]:
+        seen, room = arena.sealed_seq(), arena.room_seq()
+        try:
+            return read(arena)
+        except StoreFull as error:
+            return Missing(arena.wait_room, room, error.message, full=True)
+        except (ObjectNotFound, Timeout) as error:
+            reason = error.reason if isinstance(error, Timeout) else error.message
+            return Missing(arena.wait_sealed, seen, reason, holder=error.holder, error=error)
+
+    return look
+
+
+def _finding(pending: list[Ref], wanted: int) -> tuple[str, Callable[[_core.Arena], Parted | Missing[Parted]]]:
+    """The name of a `wait`, and its look."""
+    there: set[Ref] = set()
+
+    def parted() -> Parted:
+        return [ref for ref in pending if ref in there], [ref for ref in pending if ref not in there]
+
+    def look(arena: _core.Arena) -> Parted | Missing[Parted]:
+        seen = arena.sealed_seq()
+        try:
+            for ref in pending:
+                if len(there) < wanted and ref not in there and arena.contains(ref.raw, SLICE_SECONDS):
+                    there.add(ref)
+        except Timeout as error:
+            return Missing(arena.wait_sealed, seen, error.reason, holder=error.holder)
+        if len(there) >= wanted:
+            return parted()
+        return Missing(arena.wait_sealed, seen, f"{len(there)} of them are there", late=parted)
+
+    return f"wait for {wanted} of {len(pending)} objects", look
 
 
 def is_durable(session: Session, durability: Any) -> bool:
@@ -155,11 +165,6 @@ def is_durable(session: Session, durability: Any) -> bool:
 
 
 def written(session: Session, timeout: float | None, what: str, write: Callable[[_core.Arena], T]) -> T:
-    """As `writing`, in this thread."""
-    return run(writing(session, timeout, what, write))
-
-
-def writing(session: Session, timeout: float | None, what: str, write: Callable[[_core.Arena], T]) -> Steps[T]:
     """Write an object. While there is no room, wait and try again.
 
     Args:
@@ -171,7 +176,15 @@ def writing(session: Session, timeout: float | None, what: str, write: Callable[
     Raises:
         StoreFull: no room within `timeout`.
     """
+    return until(session.writable, timeout, what, _writing(write))
 
+
+def writing(session: Session, timeout: float | None, what: str, write: Callable[[_core.Arena], T]) -> Steps[T]:
+    """`written` in steps."""
+    return looking(session.writable, timeout, what, _writing(write))
+
+
+def _writing(write: Callable[[_core.Arena], T]) -> Callable[[_core.Arena], T | Missing[T]]:
     def look(arena: _core.Arena) -> T | Missing[T]:
         seen = arena.room_seq()
         try:
@@ -181,7 +194,7 @@ def writing(session: Session, timeout: float | None, what: str, write: Callable[
         except Timeout as error:  # a lock is held; nothing was written
             return Missing(arena.wait_room, seen, error.reason, holder=error.holder)
 
-    return looking(session.writable, timeout, what, look)
+    return look
 
 
 def _write(value: Any, raw: bytes | None, arena: _core.Arena) -> _core.Unsealed:

@@ -11,8 +11,8 @@ from di_store.base import config
 from di_store.base.dtypes import Array
 from di_store.base.errors import ObjectNotFound, Timeout, shown
 from di_store.base.frozen import dataclass
-from di_store.objects.access import is_durable, writing
-from di_store.runtime.waits import Missing, Steps, check_timeout, looking, run
+from di_store.objects.access import is_durable, writing, written
+from di_store.runtime.waits import Missing, Steps, check_timeout, looking, until
 from di_store.session import Session
 
 T = TypeVar("T")
@@ -40,27 +40,24 @@ class Weights:
         self._session = session
 
     def publish(self, name: str, tree: Any, keep: int, timeout: float | None, durability: str) -> int:
-        """As `publishing`, in this thread."""
-        return run(self.publishing(name, tree, keep, timeout, durability))
-
-    def publishing(self, name: str, tree: Any, keep: int, timeout: float | None, durability: str) -> Steps[int]:
         """`Store.publish`: make `tree` the next version of `name`; the newest `keep` stay readable.
 
         Raises:
             StoreFull: no room within `timeout` seconds; the version number did not change.
         """
+        publish = self._publishing(name, tree, keep, durability)
+        return written(self._session, timeout, f"publish of {name!r}", publish)
+
+    def publishing(self, name: str, tree: Any, keep: int, timeout: float | None, durability: str) -> Steps[int]:
+        """`publish` in steps."""
+        return writing(self._session, timeout, f"publish of {name!r}", self._publishing(name, tree, keep, durability))
+
+    def _publishing(self, name: str, tree: Any, keep: int, durability: str) -> Callable[[_core.Arena], int]:
         self._session.check_writable()
         durable = is_durable(self._session, durability)
-        publish = partial(_publish_durable if durable else _publish, name, tree, keep)
-        return writing(self._session, timeout, f"publish of {name!r}", publish)
+        return partial(_publish_durable if durable else _publish, name, tree, keep)
 
     def latest(self, name: str, newer_than: int | None, version: int | None, timeout: float | None) -> Published | None:
-        """As `finding`, in this thread."""
-        return run(self.finding(name, newer_than, version, timeout))
-
-    def finding(
-        self, name: str, newer_than: int | None, version: int | None, timeout: float | None
-    ) -> Steps[Published | None]:
         """`Store.latest`: the newest version of `name`, or the given one.
 
         Args:
@@ -72,36 +69,44 @@ class Weights:
         Returns:
             None: no newer version at the deadline, or the given version does not exist (any more).
         """
-        read = partial(_read, name)
-        found = yield from self._finding(name, newer_than, version, timeout, read)
+        look = self._look(name, newer_than, version, partial(_read, name))
+        return self._noted(name, until(self._arena, timeout, f"latest({name!r})", look))
+
+    def finding(
+        self, name: str, newer_than: int | None, version: int | None, timeout: float | None
+    ) -> Steps[Published | None]:
+        """`latest` in steps."""
+        look = self._look(name, newer_than, version, partial(_read, name))
+        return self._noted(name, (yield from looking(self._arena, timeout, f"latest({name!r})", look)))
+
+    def _noted(self, name: str, found: tuple[int, Any] | None) -> Published | None:
+        """Note which version this process has."""
         if found is None:
             return None
         self._session.versions[name] = found[0]
         return Published(*found)
+
+    def _arena(self) -> _core.Arena:
+        return self._session.arena
 
     def raw_latest(
         self, name: str, newer_than: int | None, version: int | None, timeout: float | None
     ) -> tuple[int, Array | None] | None:
         """`latest` for a client on another machine: the version and its block (`Objects.raw`)."""
         seconds = check_timeout(timeout)
-        return run(self._finding(name, newer_than, version, seconds, lambda arena, at: arena.raw_weights(name, at)))
+        look = self._look(name, newer_than, version, lambda arena, at: arena.raw_weights(name, at))
+        return until(self._arena, seconds, f"latest({name!r})", look)
 
-    def _finding(
-        self,
-        name: str,
-        newer_than: int | None,
-        version: int | None,
-        timeout: float | None,
-        read: Callable[[_core.Arena, int], T],
-    ) -> Steps[tuple[int, T | None] | None]:
-        """The version found, and the result of `read` for it; None for a version with weights sent another way."""
+    def _look(
+        self, name: str, newer_than: int | None, version: int | None, read: Callable[[_core.Arena, int], T]
+    ) -> Callable[[_core.Arena], tuple[int, T | None] | Missing[tuple[int, T | None] | None] | None]:
+        """A look for the version and the result of `read` for it: None for a version with weights sent another way."""
         check_name(name)
         if version is not None and newer_than is not None:
             raise ValueError("latest() takes newer_than= or version=, not both")
         wanted = None if version is None else config.count("version", version, minimum=1, maximum=2**62)
         least = 1 if newer_than is None else config.count("newer_than", newer_than, minimum=-1, maximum=2**62) + 1
-        look = partial(_look, name, wanted, max(1, least), read)
-        return looking(lambda: self._session.arena, timeout, f"latest({name!r})", look)
+        return partial(_look, name, wanted, max(1, least), read)
 
 
 def _read(name: str, arena: _core.Arena, at: int) -> Any:

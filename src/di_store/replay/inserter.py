@@ -9,7 +9,8 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -29,6 +30,9 @@ from di_store.replay.handle import TableHandle, not_now
 from di_store.replay.stream import build_inserter, check_priority, rows_of, tracked_versions
 from di_store.replay.timed import TimedItems, split
 from di_store.runtime.waits import InsertWait, Steps, Wait, check_timeout, core_seconds, run
+
+Made: TypeAlias = "Array | Steps[Array]"
+"""The keys of items that were inserted at once, or the steps of a call that has to wait."""
 
 
 class Inserter:
@@ -75,7 +79,7 @@ class Inserter:
                         made = self._steps(value, None, priority, timeout)
                     else:
                         made = self._item(value, priority, timeout)
-                    keys = yield from made
+                    keys = made if isinstance(made, np.ndarray) else (yield from made)
                     self._handle.warn_evicted()
                     return keys
             wait = wait or self._turn_wait(timeout)
@@ -120,14 +124,14 @@ class Inserter:
         if self._handle.schema is None:
             check_priority(priority)
 
-    def _item(self, value: Any, priority: Any, timeout: float | None) -> Steps[Array]:
+    def _item(self, value: Any, priority: Any, timeout: float | None) -> Made:
         if self._handle.opaque:
             return self._opaque([value], priority, timeout)
         if self._timed is not None:
             return self._whole(self._timed, value, priority, timeout)
         return self._finished(value, None, priority, timeout)
 
-    def _items(self, batch: Any, priority: Any, timeout: float | None) -> Steps[Array]:
+    def _items(self, batch: Any, priority: Any, timeout: float | None) -> Made:
         if self._handle.opaque:
             return self._opaque(listed("batch", batch, "a list of values"), priority, timeout)
         n = rows_of(batch)
@@ -152,18 +156,18 @@ class Inserter:
                 "give fewer at once, or make the table larger with resize()"
             )
 
-    def _steps(self, value: Any, n: int | None, priority: Any, timeout: float | None) -> Steps[Array]:
+    def _steps(self, value: Any, n: int | None, priority: Any, timeout: float | None) -> Made:
         """Rows of a table of single steps: the core takes them unchanged."""
         self._declare(value, n, timeout)
         native = self._writer(timeout)
         try:
             if n is None:
-                return (yield from self._waited(native.append, value, None, None, None, priority, timeout=timeout))
-            return (yield from self._waited(native.extend, value, None, None, None, priority, n, timeout=timeout))
+                return self._made(native.append, value, None, None, None, priority, timeout=timeout)
+            return self._made(native.extend, value, None, None, None, priority, n, timeout=timeout)
         except SchemaMismatch as error:
             raise self._explained(error, value, n, timeout) from None
 
-    def _finished(self, value: Any, n: int | None, priority: Any, timeout: float | None) -> Steps[Array]:
+    def _finished(self, value: Any, n: int | None, priority: Any, timeout: float | None) -> Made:
         """Finished transitions, a single one (n is None) or n: the core takes them unchanged."""
         if isinstance(self._view, Transition) and self._view.future:
             raise ValueError(
@@ -177,7 +181,7 @@ class Inserter:
         if "steps" in self._columns(timeout) and type(value) is dict and "steps" not in value:
             value = {**value, "steps": self._whole_steps(n)}
         try:
-            return (yield from self._waited(native.insert, value, items, total, priority, n is None, timeout=timeout))
+            return self._made(native.insert, value, items, total, priority, n is None, timeout=timeout)
         except SchemaMismatch as error:
             raise self._explained(error, value, n, timeout) from None
 
@@ -186,13 +190,13 @@ class Inserter:
         assert isinstance(self._view, Transition)
         return self._view.n_step if n is None else np.full(n, self._view.n_step)
 
-    def _opaque(self, values: list[Any], priority: Any, timeout: float | None) -> Steps[Array]:
+    def _opaque(self, values: list[Any], priority: Any, timeout: float | None) -> Made:
         if not values:
             raise ValueError("extend() needs at least one value")
         self._check_count(len(values))
         blobs = [encode_blob(value) for value in values]
         self._handle.reserve_opaque(max(map(len, blobs)), core_seconds(timeout))
-        return self._rows({VALUE: blobs}, len(blobs), priority, timeout)
+        return self._send({VALUE: blobs}, [(1, 1, 0)], len(blobs), priority, timeout)  # each item has one row
 
     def _explained(self, error: SchemaMismatch, value: Any, n: int | None, timeout: float | None) -> Exception:
         """The error with the full path of the leaf that is wrong; `error` itself if this slow check finds nothing."""
@@ -282,10 +286,6 @@ class Inserter:
             own[name] = leaf
         return Schema.infer(tree.unflatten(own), n)
 
-    def _rows(self, rows: dict[str, Any], n: int, priority: Any, timeout: float | None) -> Steps[Array]:
-        """Send n items of one row each."""
-        return self._send(rows, [(1, 1, 0)], n, priority, timeout)
-
     def _send(
         self,
         rows: dict[str, Any],
@@ -293,37 +293,43 @@ class Inserter:
         total: int,
         priority: Any,
         timeout: float | None,
-    ) -> Steps[Array]:
+    ) -> Made:
         """Send rows ``[total, …]`` as items of (rows, how many of them are steps, flags); one entry: for all items."""
-        return self._waited(self._writer(timeout).insert, rows, items, total, priority, timeout=timeout)
+        return self._made(self._writer(timeout).insert, rows, items, total, priority, timeout=timeout)
 
-    def _waited(self, call: Callable[..., Any], *arguments: Any, timeout: float | None) -> Steps[Array]:
+    def _made(self, call: Callable[..., Any], *arguments: Any, timeout: float | None) -> Made:
         """Call the core, repeatedly if it is blocked, until it has inserted all items. Returns their keys."""
-        turn, hold, made = self._turn, self._turn.hold(), call(*arguments)
-        if type(made) is not list:
-            handle, version = self._handle, self._version
-            with InsertWait(handle.arena, timeout, f"insert into table {handle.name!r}") as wait:
-                while type(made) is not list:
-                    if made.passed:  # some items are in the table: resume() inserts the rest, now or in the next call
-                        wait.passed((turn, hold))
-                        yield from wait.pausing_for(made, handle.native, handle.arena)
-                        handle.check_open()
-                        made = self._writer(timeout).resume()
-                        continue
-                    turn.pass_on(hold)  # a blocked call has written nothing, so others may insert meanwhile
+        made = call(*arguments)
+        if type(made) is list:
+            keys: Array = made[0][0]
+            return keys
+        return self._waited(made, partial(call, *arguments), timeout)
+
+    def _waited(self, made: Any, call: Callable[[], Any], timeout: float | None) -> Steps[Array]:
+        """`_made`, after a first call that was blocked: its result is `made`."""
+        turn, hold, handle, version = self._turn, self._turn.hold(), self._handle, self._version
+        with InsertWait(handle.arena, timeout, f"insert into table {handle.name!r}") as wait:
+            while type(made) is not list:
+                if made.passed:  # some items are in the table: resume() inserts the rest, now or in the next call
+                    wait.passed((turn, hold))
                     yield from wait.pausing_for(made, handle.native, handle.arena)
-                    while not turn.take_again(hold):
-                        yield from wait.pausing_turn(turn, _OTHER)
                     handle.check_open()
-                    if self._tracked and self._native is not None:  # another thread may have set a newer version
-                        self._native.set_version(0, version)
-                    made = call(*arguments)
+                    made = self._writer(timeout).resume()
+                    continue
+                turn.pass_on(hold)  # a blocked call has written nothing, so others may insert meanwhile
+                yield from wait.pausing_for(made, handle.native, handle.arena)
+                while not turn.take_again(hold):
+                    yield from wait.pausing_turn(turn, _OTHER)
+                handle.check_open()
+                if self._tracked and self._native is not None:  # another thread may have set a newer version
+                    self._native.set_version(0, version)
+                made = call()
         keys: Array = made[0][0]
         return keys
 
     # -- sequences and episodes ---------------------------------------------------------------------------------
 
-    def _whole(self, timed: TimedItems, value: Any, priority: Any, timeout: float | None) -> Steps[Array]:
+    def _whole(self, timed: TimedItems, value: Any, priority: Any, timeout: float | None) -> Made:
         """Insert one sequence or episode, leaves ``[time, …]``."""
         leaves = tree.flatten(value, what="item")
         self._declare_timed(timed, [leaves], timeout)
@@ -332,7 +338,7 @@ class Inserter:
         rows, item = timed.rows(leaves, schema)
         return self._send(tree.unflatten(rows), [item], item[0], priority, timeout)
 
-    def _wholes(self, timed: TimedItems, batch: Any, n: int, priority: Any, timeout: float | None) -> Steps[Array]:
+    def _wholes(self, timed: TimedItems, batch: Any, n: int, priority: Any, timeout: float | None) -> Made:
         """Insert n sequences or episodes, leaves ``[n, time, …]``, in one call of the core: all of them or none."""
         leaves = tree.flatten(batch, what="batch")
         values = split(leaves, n)

@@ -30,7 +30,6 @@ and `insert` if its learners have gone."""
 
 _MOST_SECONDS = 1e9
 """About 30 years: Python's locks and threads take no more than 9e9."""
-
 _FOLLOWS = "do not repeat this call: the writer's next call, or close(), first writes the rest"
 
 logger = logging.getLogger("di_store")
@@ -151,7 +150,10 @@ class Missing(msgspec.Struct, Generic[T]):
 
 def until(arena: Callable[[], Arena], timeout: float | None, what: str, look: Callable[[Arena], T | Missing[T]]) -> T:
     """As `looking`, in this thread."""
-    return run(looking(arena, timeout, what, look))
+    if type(found := look(arena())) is not Missing:  # most calls do not wait
+        return found  # type: ignore[return-value]
+    late = found.late if timeout == 0 else None
+    return run(looking(arena, timeout, what, look)) if late is None else late()
 
 
 def looking(
