@@ -275,7 +275,7 @@ def marked(value: Any) -> Any:
 def insert_blobs(table: di_store.Table, blobs: list[Any]) -> Any:
     """Insert rows as they are, and return their keys."""
     table._backend.open().reserve_opaque(max(map(len, blobs)), 10)
-    return table._backend.inserter._rows({VALUE: blobs}, len(blobs), None, 10)
+    return table._backend.inserter._send({VALUE: blobs}, [(1, 1, 0)], len(blobs), None, 10)
 
 
 def test_a_foreign_row_of_a_table_is_refused(store: di_store.Store, tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from di_store.objects.refs import Ref
 from di_store.runtime import waits
 from di_store.runtime.deadline import Deadline
 from di_store.runtime.inside import SLICE_SECONDS
-from di_store.runtime.waits import Missing, Steps, looking, until
+from di_store.runtime.looks import Missing, looking, until
+from di_store.runtime.waits import Steps
 from di_store.session import Session
 
 T = TypeVar("T")

@@ -12,7 +12,8 @@ from di_store.base.dtypes import Array
 from di_store.base.errors import ObjectNotFound, Timeout, shown
 from di_store.base.frozen import dataclass
 from di_store.objects.access import is_durable, writing, written
-from di_store.runtime.waits import Missing, Steps, check_timeout, looking, until
+from di_store.runtime.looks import Missing, looking, until
+from di_store.runtime.waits import Steps, check_timeout
 from di_store.session import Session
 
 T = TypeVar("T")

@@ -16,8 +16,9 @@ from di_store.replay.batch import Batch
 from di_store.replay.table_backend import TableBackend, given_terms
 from di_store.runtime.deadline import Deadline
 from di_store.runtime.inside import SLICE_SECONDS
+from di_store.runtime.looks import Missing, looking
 from di_store.runtime.waiter import in_task
-from di_store.runtime.waits import Missing, Steps, looking
+from di_store.runtime.waits import Steps
 
 
 class AioTable:

@@ -7,7 +7,8 @@ from functools import partial
 from di_store import _core
 from di_store.base.errors import TableNotFound
 from di_store.policy.options import check_table_name
-from di_store.runtime.waits import Missing, check_timeout, until
+from di_store.runtime.looks import Missing, until
+from di_store.runtime.waits import check_timeout
 from di_store.session import Session
 
 
