@@ -109,10 +109,26 @@ def is_removed(folder: Path, name: str) -> bool:
     A dashboard of another test may have it open at that moment. That process then removes the files, and lets the store
     go after that.
     """
-    others = {pid for info in di_store.list_stores() if info.name == name for pid in info.pids} - {os.getpid()}
+    others = others_with(name)
     left = list(folder.glob("segment-*"))
     assert others or not left
     return not left
+
+
+def is_gone(name: str) -> bool:
+    """Whether there is no store of this name, once all its processes are dead; as `is_removed`."""
+    others = others_with(name)
+    try:
+        di_store.attach(name).close()
+    except di_store.StoreNotFound:
+        return True
+    assert others or others_with(name)
+    return False
+
+
+def others_with(name: str) -> set[int]:
+    """Other processes that have the store open."""
+    return {pid for info in di_store.list_stores() if info.name == name for pid in info.pids} - {os.getpid()}
 
 
 def status(pid: int) -> dict[str, str]:

@@ -12,12 +12,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from cli_run import fails, read_json
-from pains import Program, status, until
+from pains import Program, is_gone, status, until
 
 import di_store
 from crash.board import check_object, object_value
@@ -416,8 +417,7 @@ def test_a_store_outlives_its_creator(crew: Crew, store_name: Callable[[], str])
     again.close()
     holder.kill()
     assert holder.status == KILLED
-    with pytest.raises(di_store.StoreNotFound):
-        di_store.attach(name)
+    until(partial(is_gone, name), "the store's end")
 
 
 def create_and_wait(name: str) -> None:

@@ -52,7 +52,7 @@ def test_each_call_says_what_it_does(cls: type) -> None:
     ("backend", "lacking"),
     [
         (LocalTable, set()),
-        (RemoteTable, {"export", "end_leases"}),
+        (RemoteTable, {"export"}),
         (ShardedTable, {"at", "positions", "export", "incomplete", "end_leases"}),
         (LocalStore, set()),
         (NodeStore, set()),
