@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cluster.nodes import Node, node
-from cluster.served import TOKEN, agent_here
+from cluster.served import TOKEN, agent_here, port_of
 from leasing import LONG, keys_of, leased, take
 from pains import until
 from warm import WARM
@@ -152,16 +152,21 @@ def test_a_client_that_is_silent_for_long_has_no_leases(monkeypatch: pytest.Monk
 
 
 def test_leases_outlive_a_broken_connection() -> None:
-    with di_store.open(memory="64MiB") as store, agent_here(store) as agent:
+    """Also where nothing else makes the agent remember the client: it has only taken over its leases."""
+    with di_store.open(memory="64MiB") as store:
         store.create_table("t", capacity=20, max_times_sampled=1).extend({"n": np.arange(10)})
-        with di_store.connect(f"di-store://{agent.address}", token=TOKEN) as far:
-            table = far.table("t")
-            batch = take(table, 3)
+        with agent_here(store) as agent:
+            port = port_of(agent)
+            far = di_store.connect(f"di-store://{agent.address}", token=TOKEN)
+            batch = take(far.table("t"), 3)
+        with far, agent_here(store, port=port) as agent:
+            assert batch.lease is not None
+            assert batch.lease.extend(LONG) == 3
             (peer,) = agent._peers.values()
             for connection in list(agent._connections):
                 connection.end()
             until(lambda: not peer.connections, "the agent to see the end")
-            assert table.ack(batch) == 3
+            assert far.table("t").ack(batch) == 3
             assert list(agent._peers.values()) == [peer]
 
 
