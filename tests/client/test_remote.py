@@ -365,7 +365,7 @@ def test_calls_that_need_the_stores_machine_are_refused(far: di_store.Store, tmp
         lambda: mixture.sample(1, lease=5),
         lambda: mixture.loader(1, lease=5),
     ):
-        with pytest.raises(ValueError, match=r"=.* is of tables in this process's memory"):
+        with pytest.raises(ValueError, match=r"=.* is for tables in this process's memory"):
             refused()
     far.drop_table("local")
 

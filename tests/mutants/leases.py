@@ -120,8 +120,8 @@ MUTANTS = [
         "a-mixture-ends-leases-of-a-later-draw",
         "leases",
         "src/di_store/replay/local_mixture.py::LocalMixture._in_each",
-        "else numbers",
-        "else [ANY_LEASE] * len(numbers)",
+        "else numbers[place]",
+        "else ANY_LEASE",
         (f"{MIXTURE}::test_each_table_holds_its_part", f"{MIXTURE}::test_a_lease_belongs_to_who_drew_it"),
     ),
     Mutant(

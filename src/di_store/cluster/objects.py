@@ -85,9 +85,9 @@ class ClusterObjects:
         others = [each for each in self._cluster.last_seen() if each != home]
         soon = deadline.left is not None and deadline.left < LOOK_SECONDS
         # In a call without time, a home that is silent for a quarter of the grace is asked again after the others.
-        parts, search = (4 if soon and others else 1), (LEAST_SECONDS if others else 0.0)
+        again, search = soon and bool(others), LEAST_SECONDS if others else 0.0
         try:
-            return self._from(home, raw, deadline.step(parts, after=search, least=LEAST_SECONDS), copy)
+            return self._from(home, raw, deadline.step(4 if again else 1, after=search, least=LEAST_SECONDS), copy)
         except (NodeUnavailable, Timeout) as error:
             _clear_frames(error)
             if not soon:
@@ -95,7 +95,7 @@ class ClusterObjects:
             rest = deadline.step(1, after=LEAST_SECONDS, least=LEAST_SECONDS).rest()
             look = _SEARCH_SECONDS if rest is None else min(rest, _SEARCH_SECONDS)
             other = self._holder(raw, others, look)
-            if other is None and parts == 1:
+            if other is None and not again:
                 raise
         return self._from(other or home, raw, deadline.another(), copy)
 

@@ -14,8 +14,7 @@ from di_store.objects.refs import Ref
 from di_store.runtime import waits
 from di_store.runtime.deadline import Deadline
 from di_store.runtime.inside import SLICE_SECONDS
-from di_store.runtime.looks import Missing, looking, until
-from di_store.runtime.waits import Steps
+from di_store.runtime.looks import Missing, Search, until
 from di_store.session import Session
 
 T = TypeVar("T")
@@ -32,15 +31,16 @@ class Objects:
 
     def put(self, value: Any, raw: bytes | None, ttl: float, timeout: float | None, durability: str) -> Ref:
         """`Store.put`, for a value that may have to wait for room. `ttl` 0: it stays."""
-        return written(self._session, timeout, "put", self._putting(value, raw, ttl, durability))
+        return until(*self.putting(value, raw, ttl, timeout, durability))
 
-    def putting(self, value: Any, raw: bytes | None, ttl: float, timeout: float | None, durability: str) -> Steps[Ref]:
-        """`put` in steps."""
-        return writing(self._session, timeout, "put", self._putting(value, raw, ttl, durability))
-
-    def _putting(self, value: Any, raw: bytes | None, ttl: float, durability: str) -> Callable[[_core.Arena], Ref]:
+    def putting(self, value: Any, raw: bytes | None, ttl: float, timeout: float | None, durability: str) -> Search[Ref]:
+        """The search of `put`."""
         durable = is_durable(self._session, durability)
-        return lambda arena: Ref(arena.put_durable(value, raw, ttl) if durable else arena.put(value, raw, ttl))
+
+        def put(arena: _core.Arena) -> Ref:
+            return Ref(arena.put_durable(value, raw, ttl) if durable else arena.put(value, raw, ttl))
+
+        return writing(self._session, timeout, "put", put)
 
     def put_many(
         self, values: Sequence[Any], raws: Sequence[bytes | None], deadline: Deadline, durability: str
@@ -63,11 +63,11 @@ class Objects:
             ObjectNotFound: no sealed object of this id within `timeout` seconds. Timeout: another process held a lock.
             StoreFull: the object lies on disk, and memory had no room for it.
         """
-        return until(self._arena, timeout, f"get of object {raw.hex()}", _reading(lambda arena: arena.get(raw, copy)))
+        return until(*self.getting(raw, timeout, copy))
 
-    def getting(self, raw: bytes, timeout: float | None, copy: bool | None) -> Steps[Any]:
-        """`get` in steps."""
-        return looking(self._arena, timeout, f"get of object {raw.hex()}", _reading(lambda arena: arena.get(raw, copy)))
+    def getting(self, raw: bytes, timeout: float | None, copy: bool | None) -> Search[Any]:
+        """The search of `get`."""
+        return self._reading(raw, timeout, lambda arena: arena.get(raw, copy))
 
     def raw(self, raw: bytes, timeout: float | None) -> Array:
         """The block of an object, as docs/object_format.md draws it: uint8, read-only, pinned while it lives.
@@ -75,7 +75,20 @@ class Objects:
         Raises:
             As `get`.
         """
-        return until(self._arena, timeout, f"get of object {raw.hex()}", _reading(lambda arena: arena.raw(raw)))
+        return until(*self._reading(raw, timeout, lambda arena: arena.raw(raw)))
+
+    def _reading(self, raw: bytes, timeout: float | None, read: Callable[[_core.Arena], T]) -> Search[T]:
+        def look(arena: _core.Arena) -> T | Missing[T]:
+            seen, room = arena.sealed_seq(), arena.room_seq()
+            try:
+                return read(arena)
+            except StoreFull as error:
+                return Missing(arena.wait_room, room, error.message, full=True)
+            except (ObjectNotFound, Timeout) as error:
+                reason = error.reason if isinstance(error, Timeout) else error.message
+                return Missing(arena.wait_sealed, seen, reason, holder=error.holder, error=error)
+
+        return self._arena, timeout, f"get of object {raw.hex()}", look
 
     def get_many(self, raws: list[bytes], deadline: Deadline, copy: bool | None) -> list[Any]:
         """`Store.get_many`: several objects under one deadline."""
@@ -95,11 +108,28 @@ class Objects:
         Raises:
             Timeout: another process held a lock until the deadline.
         """
-        return until(self._arena, timeout, *_finding(pending, wanted))
+        return until(*self.waiting(pending, wanted, timeout))
 
-    def waiting(self, pending: list[Ref], wanted: int, timeout: float | None) -> Steps[Parted]:
-        """`wait` in steps."""
-        return looking(self._arena, timeout, *_finding(pending, wanted))
+    def waiting(self, pending: list[Ref], wanted: int, timeout: float | None) -> Search[Parted]:
+        """The search of `wait`."""
+        there: set[Ref] = set()
+
+        def parted() -> Parted:
+            return [ref for ref in pending if ref in there], [ref for ref in pending if ref not in there]
+
+        def look(arena: _core.Arena) -> Parted | Missing[Parted]:
+            seen = arena.sealed_seq()
+            try:
+                for ref in pending:
+                    if len(there) < wanted and ref not in there and arena.contains(ref.raw, SLICE_SECONDS):
+                        there.add(ref)
+            except Timeout as error:
+                return Missing(arena.wait_sealed, seen, error.reason, holder=error.holder)
+            if len(there) >= wanted:
+                return parted()
+            return Missing(arena.wait_sealed, seen, f"{len(there)} of them are there", late=parted)
+
+        return self._arena, timeout, f"wait for {wanted} of {len(pending)} objects", look
 
     def keys(self, start: Ref | None, n: int) -> list[Ref]:
         """`Store.keys`: refs of up to `n` objects after `start`."""
@@ -108,44 +138,6 @@ class Objects:
 
     def _arena(self) -> _core.Arena:
         return self._session.arena
-
-
-def _reading(read: Callable[[_core.Arena], T]) -> Callable[[_core.Arena], T | Missing[T]]:
-    """A look for an object, which `read` reads."""
-
-    def look(arena: _core.Arena) -> T | Missing[T]:
-        seen, room = arena.sealed_seq(), arena.room_seq()
-        try:
-            return read(arena)
-        except StoreFull as error:
-            return Missing(arena.wait_room, room, error.message, full=True)
-        except (ObjectNotFound, Timeout) as error:
-            reason = error.reason if isinstance(error, Timeout) else error.message
-            return Missing(arena.wait_sealed, seen, reason, holder=error.holder, error=error)
-
-    return look
-
-
-def _finding(pending: list[Ref], wanted: int) -> tuple[str, Callable[[_core.Arena], Parted | Missing[Parted]]]:
-    """The name of a `wait`, and its look."""
-    there: set[Ref] = set()
-
-    def parted() -> Parted:
-        return [ref for ref in pending if ref in there], [ref for ref in pending if ref not in there]
-
-    def look(arena: _core.Arena) -> Parted | Missing[Parted]:
-        seen = arena.sealed_seq()
-        try:
-            for ref in pending:
-                if len(there) < wanted and ref not in there and arena.contains(ref.raw, SLICE_SECONDS):
-                    there.add(ref)
-        except Timeout as error:
-            return Missing(arena.wait_sealed, seen, error.reason, holder=error.holder)
-        if len(there) >= wanted:
-            return parted()
-        return Missing(arena.wait_sealed, seen, f"{len(there)} of them are there", late=parted)
-
-    return f"wait for {wanted} of {len(pending)} objects", look
 
 
 def is_durable(session: Session, durability: Any) -> bool:
@@ -177,15 +169,12 @@ def written(session: Session, timeout: float | None, what: str, write: Callable[
     Raises:
         StoreFull: no room within `timeout`.
     """
-    return until(session.writable, timeout, what, _writing(write))
+    return until(*writing(session, timeout, what, write))
 
 
-def writing(session: Session, timeout: float | None, what: str, write: Callable[[_core.Arena], T]) -> Steps[T]:
-    """`written` in steps."""
-    return looking(session.writable, timeout, what, _writing(write))
+def writing(session: Session, timeout: float | None, what: str, write: Callable[[_core.Arena], T]) -> Search[T]:
+    """The search of `written`."""
 
-
-def _writing(write: Callable[[_core.Arena], T]) -> Callable[[_core.Arena], T | Missing[T]]:
     def look(arena: _core.Arena) -> T | Missing[T]:
         seen = arena.room_seq()
         try:
@@ -195,7 +184,7 @@ def _writing(write: Callable[[_core.Arena], T]) -> Callable[[_core.Arena], T | M
         except Timeout as error:  # a lock is held; nothing was written
             return Missing(arena.wait_room, seen, error.reason, holder=error.holder)
 
-    return look
+    return session.writable, timeout, what, look
 
 
 def _write(value: Any, raw: bytes | None, arena: _core.Arena) -> _core.Unsealed:

@@ -11,9 +11,9 @@ from di_store.base import config
 from di_store.base.dtypes import Array
 from di_store.base.errors import ObjectNotFound, Timeout, shown
 from di_store.base.frozen import dataclass
-from di_store.objects.access import is_durable, writing, written
-from di_store.runtime.looks import Missing, looking, until
-from di_store.runtime.waits import Steps, check_timeout
+from di_store.objects.access import is_durable, writing
+from di_store.runtime.looks import Missing, Search, until
+from di_store.runtime.waits import check_timeout
 from di_store.session import Session
 
 T = TypeVar("T")
@@ -46,17 +46,14 @@ class Weights:
         Raises:
             StoreFull: no room within `timeout` seconds; the version number did not change.
         """
-        publish = self._publishing(name, tree, keep, durability)
-        return written(self._session, timeout, f"publish of {name!r}", publish)
+        return until(*self.publishing(name, tree, keep, timeout, durability))
 
-    def publishing(self, name: str, tree: Any, keep: int, timeout: float | None, durability: str) -> Steps[int]:
-        """`publish` in steps."""
-        return writing(self._session, timeout, f"publish of {name!r}", self._publishing(name, tree, keep, durability))
-
-    def _publishing(self, name: str, tree: Any, keep: int, durability: str) -> Callable[[_core.Arena], int]:
+    def publishing(self, name: str, tree: Any, keep: int, timeout: float | None, durability: str) -> Search[int]:
+        """The search of `publish`."""
         self._session.check_writable()
         durable = is_durable(self._session, durability)
-        return partial(_publish_durable if durable else _publish, name, tree, keep)
+        publish = partial(_publish_durable if durable else _publish, name, tree, keep)
+        return writing(self._session, timeout, f"publish of {name!r}", publish)
 
     def latest(self, name: str, newer_than: int | None, version: int | None, timeout: float | None) -> Published | None:
         """`Store.latest`: the newest version of `name`, or the given one.
@@ -70,48 +67,52 @@ class Weights:
         Returns:
             None: no newer version at the deadline, or the given version does not exist (any more).
         """
-        look = self._look(name, newer_than, version, partial(_read, name))
-        return self._noted(name, until(self._arena, timeout, f"latest({name!r})", look))
+        return until(*self.finding(name, newer_than, version, timeout))
 
     def finding(
         self, name: str, newer_than: int | None, version: int | None, timeout: float | None
-    ) -> Steps[Published | None]:
-        """`latest` in steps."""
-        look = self._look(name, newer_than, version, partial(_read, name))
-        return self._noted(name, (yield from looking(self._arena, timeout, f"latest({name!r})", look)))
+    ) -> Search[Published | None]:
+        """The search of `latest`."""
 
-    def _noted(self, name: str, found: tuple[int, Any] | None) -> Published | None:
-        """Note which version this process has."""
-        if found is None:
-            return None
-        self._session.versions[name] = found[0]
-        return Published(*found)
+        def noted(number: int, value: Any) -> Published:
+            self._session.versions[name] = number
+            return Published(number, value)
 
-    def _arena(self) -> _core.Arena:
-        return self._session.arena
+        return self._finding(name, newer_than, version, timeout, partial(_read, name), noted)
 
     def raw_latest(
         self, name: str, newer_than: int | None, version: int | None, timeout: float | None
     ) -> tuple[int, Array | None] | None:
         """`latest` for a client on another machine: the version and its block (`Objects.raw`)."""
         seconds = check_timeout(timeout)
-        look = self._look(name, newer_than, version, lambda arena, at: arena.raw_weights(name, at))
-        return until(self._arena, seconds, f"latest({name!r})", look)
+        read = partial(_read_raw, name)
+        return until(*self._finding(name, newer_than, version, seconds, read, lambda number, block: (number, block)))
 
-    def _look(
-        self, name: str, newer_than: int | None, version: int | None, read: Callable[[_core.Arena, int], T]
-    ) -> Callable[[_core.Arena], tuple[int, T | None] | Missing[tuple[int, T | None] | None] | None]:
-        """A look for the version and the result of `read` for it: None for a version with weights sent another way."""
+    def _finding(
+        self,
+        name: str,
+        newer_than: int | None,
+        version: int | None,
+        timeout: float | None,
+        read: Callable[[_core.Arena, int], Any],
+        made: Callable[[int, Any], T],
+    ) -> Search[T | None]:
+        """`made`: makes the result of a version and of what `read` gave; None for weights sent another way."""
         check_name(name)
         if version is not None and newer_than is not None:
             raise ValueError("latest() takes newer_than= or version=, not both")
         wanted = None if version is None else config.count("version", version, minimum=1, maximum=2**62)
         least = 1 if newer_than is None else config.count("newer_than", newer_than, minimum=-1, maximum=2**62) + 1
-        return partial(_look, name, wanted, max(1, least), read)
+        look = partial(_look, name, wanted, max(1, least), read, made)
+        return lambda: self._session.arena, timeout, f"latest({name!r})", look
 
 
-def _read(name: str, arena: _core.Arena, at: int) -> Any:
-    return arena.latest(name, at, None)
+def _read(name: str, arena: _core.Arena, number: int) -> Any:
+    return arena.latest(name, number, None)
+
+
+def _read_raw(name: str, arena: _core.Arena, number: int) -> Array:
+    return arena.raw_weights(name, number)
 
 
 def _publish(name: str, tree: Any, keep: int, arena: _core.Arena) -> int:
@@ -123,8 +124,13 @@ def _publish_durable(name: str, tree: Any, keep: int, arena: _core.Arena) -> int
 
 
 def _look(
-    name: str, wanted: int | None, least: int, read: Callable[[_core.Arena, int], T], arena: _core.Arena
-) -> tuple[int, T | None] | Missing[tuple[int, T | None] | None] | None:
+    name: str,
+    wanted: int | None,
+    least: int,
+    read: Callable[[_core.Arena, int], Any],
+    made: Callable[[int, Any], T],
+    arena: _core.Arena,
+) -> T | Missing[T | None] | None:
     """The version `wanted`, or the newest that is at least `least`."""
     while True:
         seen, newest = arena.sealed_seq(), arena.newest(name)
@@ -133,10 +139,10 @@ def _look(
             reason = f"the newest version is {newest}, version {asked} was asked for"
             return Missing(arena.wait_weights, seen, reason, late=lambda: None)
         try:
-            return number, read(arena, number)
+            return made(number, read(arena, number))
         except ObjectNotFound:
             if arena.newest(name) == newest:
-                return (number, None) if number >= arena.oldest(name) else None
+                return made(number, None) if number >= arena.oldest(name) else None
             # a newer version was published meanwhile: look again
         except Timeout as error:  # a lock is held
             return Missing(arena.wait_weights, seen, error.reason, holder=error.holder, error=error)

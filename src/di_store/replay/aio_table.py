@@ -13,7 +13,8 @@ from di_store.base.dtypes import Array
 from di_store.base.errors import Timeout
 from di_store.base.lacks import no_aio
 from di_store.replay.batch import Batch
-from di_store.replay.table_backend import TableBackend, given_terms
+from di_store.replay.sampling import given_terms
+from di_store.replay.table_backend import TableBackend
 from di_store.runtime.deadline import Deadline
 from di_store.runtime.inside import SLICE_SECONDS
 from di_store.runtime.looks import Missing, looking

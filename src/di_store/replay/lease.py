@@ -13,7 +13,8 @@ from di_store.runtime.deadline import Deadline
 ANY_LEASE = 0
 """In place of a number: the lease that an item has now."""
 _LACK = Lack(
-    "is of tables in this process's memory", "use it in a process on the table's machine: di_store.attach(NAME).table()"
+    "is for tables in this process's memory",
+    "use it in a process on the table's machine: di_store.attach(NAME).table()",
 )
 NO_LEASES = dict.fromkeys(("lease", "ack", "give_back", "extend"), _LACK)
 """The calls and options that tables in parts, and mixtures of tables elsewhere, lack."""
@@ -80,7 +81,7 @@ def lease_seconds(table: Declares, lease: Any, *, loads: bool = False) -> float 
         return None
     check_option(table, "lease", lease)
     if loads:
-        check_option(table, "loader(lease)", lease)
+        check_option(table, "lease", lease, call="loader")
     return _seconds("lease", lease)
 
 

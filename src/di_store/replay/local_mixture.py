@@ -110,12 +110,14 @@ class LocalMixture(MixtureBackend):
         """The sum of a call on each table's leases. If it fails in one table, the others' are made first."""
         self._open()
         places, own = shards_of(keys), plain(keys)
-        each = [ANY_LEASE] * len(self.tables) if numbers == ANY_LEASE else numbers
         made = 0
         failed: StoreError | None = None
-        for place, (table, number) in enumerate(zip(self.tables, each, strict=False)):
+        for place, table in enumerate(self.tables):
             mine = places == place
-            if not mine.any() or (number == ANY_LEASE != numbers):
+            if not mine.any():
+                continue
+            number = numbers if numbers == ANY_LEASE else numbers[place]
+            if number == ANY_LEASE and numbers != ANY_LEASE:  # nothing was drawn from this table
                 continue
             try:
                 made += call(table, own[mine], number)

@@ -10,12 +10,12 @@ from di_store.base import config
 from di_store.base.dtypes import Array
 from di_store.base.errors import shown
 from di_store.base.lacks import Lacks, lacking
-from di_store.replay.batch import Batch, check_out, host_array, key_array, leased_keys
+from di_store.replay.batch import Batch, host_array, key_array, leased_keys
 from di_store.replay.keys import MOST_SHARDS
-from di_store.replay.lease import NO_LEASES, lease_seconds
+from di_store.replay.lease import NO_LEASES
 from di_store.replay.loader import Following, Loader, LoaderOptions
 from di_store.replay.prefetch import DrawSource
-from di_store.replay.sampling import Terms, check_n
+from di_store.replay.sampling import Terms, given_terms
 from di_store.runtime.deadline import Deadline
 
 if TYPE_CHECKING:
@@ -137,12 +137,7 @@ class Mixture:
             Timeout: not enough items in time; the draws are given back. EndOfData: a table is finished and has too few
             items left. ValueError: a table that had no columns when the mixture was made now has different columns.
         """
-        seconds = lease_seconds(self._backend, lease)
-        terms = Terms(check_n(n), timeout, min_n, linger, replace=config.flag("replace", replace), lease=seconds)
-        if beta is not None:
-            beta = config.real("beta", beta, why="it is the exponent of the importance weights")
-        if out is not None:
-            check_out(out, terms.n)
+        terms, beta = given_terms(self._backend, n, timeout, min_n, linger, beta, out, replace, lease)
         return self._backend.sample(terms, beta, columns, out)
 
     def ack(self, leased: Any, *, timeout: float | None = 60) -> int:

@@ -16,11 +16,13 @@ from di_store import _core
 from di_store._core import LEDGER_ENTRY_BYTES
 from di_store.base import config
 from di_store.base.errors import CapacityError, EndOfData, RowsLost, Timeout
+from di_store.base.lacks import Declares
 from di_store.base.sizes import format_size, machine_bytes
 from di_store.policy.samplers import Once, Prioritized
 from di_store.policy.views import Group, answers_of
 from di_store.replay.batch import Batch, check_out
 from di_store.replay.handle import TableHandle
+from di_store.replay.lease import lease_seconds
 from di_store.replay.lost import drop_lost
 from di_store.replay.stream import version_column
 from di_store.runtime.deadline import Deadline
@@ -467,3 +469,24 @@ def copied(draws: Draws, beta: float | None, allocate: Callable[[str, Any, Any],
     while not copying.is_whole:
         copying.copy_portion()
     return copying.batch()
+
+
+def given_terms(
+    drawn: Declares,
+    n: Any,
+    timeout: Any,
+    min_n: Any,
+    linger: Any,
+    beta: Any,
+    out: Batch | None,
+    replace: Any,
+    lease: Any,
+) -> tuple[Terms, float | None]:
+    """The checked arguments of `sample`: the terms of the draw, and beta. `drawn`: the table or mixture."""
+    seconds = lease_seconds(drawn, lease)
+    terms = Terms(check_n(n), timeout, min_n, linger, replace=config.flag("replace", replace), lease=seconds)
+    if out is not None:
+        check_out(out, terms.n)
+    return terms, None if beta is None else config.real(
+        "beta", beta, why="it is the exponent of the importance weights"
+    )

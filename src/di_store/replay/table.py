@@ -30,9 +30,10 @@ from di_store.replay.exporting import Exported
 from di_store.replay.incomplete import IncompleteGroup, check_grouped, listed_incomplete
 from di_store.replay.loader import Loader, LoaderOptions
 from di_store.replay.lost import without_lost
+from di_store.replay.sampling import given_terms
 from di_store.replay.shown import repr_html
 from di_store.replay.stats import TableStats
-from di_store.replay.table_backend import AT_ONCE, TableBackend, given_terms
+from di_store.replay.table_backend import AT_ONCE, TableBackend
 from di_store.replay.writer import Writer
 from di_store.runtime.deadline import Deadline
 

@@ -13,21 +13,19 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, Protocol
 
 from di_store import _core
-from di_store.base import config
 from di_store.base.dtypes import Array
 from di_store.base.errors import RowsLost
 from di_store.base.lacks import Lacks, lacking
 from di_store.columns.schema import Schema
 from di_store.policy.samplers import Sampler
 from di_store.policy.settings import Settings
-from di_store.replay.batch import Batch, check_out
+from di_store.replay.batch import Batch
 from di_store.replay.exporting import Exported
 from di_store.replay.handle import TableHandle, not_now
 from di_store.replay.incomplete import Found
-from di_store.replay.lease import lease_seconds
 from di_store.replay.loader import Following
 from di_store.replay.prefetch import DrawSource
-from di_store.replay.sampling import Terms, check_n
+from di_store.replay.sampling import Terms
 from di_store.replay.stats import TableStats
 from di_store.replay.writer import WriterBackend
 from di_store.runtime.deadline import Deadline
@@ -245,25 +243,3 @@ class TableBackend(ABC):
 
     @abstractmethod
     def finish(self, deadline: Deadline) -> None: ...
-
-
-def given_terms(
-    backend: TableBackend,
-    n: Any,
-    timeout: Any,
-    min_n: Any,
-    linger: Any,
-    beta: Any,
-    out: Batch | None,
-    replace: Any,
-    lease: Any,
-) -> tuple[Terms, float | None]:
-    """The checked arguments of `Table.sample`: the terms of the draw, and beta."""
-    seconds = lease_seconds(backend, lease)
-    terms = Terms(check_n(n), timeout, min_n, linger, replace=config.flag("replace", replace), lease=seconds)
-    if out is not None:
-        check_out(out, terms.n)
-    return terms, None if beta is None else config.real("beta", beta, why=_OF_BETA)
-
-
-_OF_BETA = "it is the exponent of the importance weights"

@@ -224,9 +224,7 @@ class Writer:
         Raises:
             ValueError: the call completes more items than a table's capacity. Others as in `append`.
         """
-        if get_ident() != self._thread:
-            self._enter()
-        return self._backend.extend(steps, next, final, lane, priority, Deadline.given(timeout))
+        return self._entered().extend(steps, next, final, lane, priority, Deadline.given(timeout))
 
     def end_episode(
         self, final: Any = None, lane: Any = None, discard: bool = False, *, timeout: float | None = None
@@ -248,9 +246,7 @@ class Writer:
         Raises:
             Timeout, StoreFull, ValueError, WriterClosed: as in `append`.
         """
-        if get_ident() != self._thread:
-            self._enter()
-        return self._backend.end_episode(final, lane, flag("discard", discard), Deadline.given(timeout))
+        return self._entered().end_episode(final, lane, flag("discard", discard), Deadline.given(timeout))
 
     def close(self, *, timeout: float | None = CLOSE_SECONDS) -> None:
         """End open episodes and release the tables. A second call does nothing.
@@ -271,9 +267,7 @@ class Writer:
             Timeout, NodeUnavailable: the other machine did not acknowledge the rows in time. `flush` also raises the
             errors of calls that were not acknowledged yet.
         """
-        if get_ident() != self._thread:
-            self._enter()
-        self._backend.flush(Deadline.given(timeout))
+        self._entered().flush(Deadline.given(timeout))
 
     def __enter__(self) -> Writer:
         return self

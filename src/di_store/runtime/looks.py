@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 
@@ -33,6 +33,10 @@ class Missing(msgspec.Struct, Generic[T]):
     holder: int | None = None
     late: Callable[[], T] | None = None
     error: Exception | None = None
+
+
+Search: TypeAlias = "tuple[Callable[[], Arena], float | None, str, Callable[[Arena], T | Missing[T]]]"
+"""The arguments of `until` and `looking`: a call that looks for something, in a thread or in a task."""
 
 
 def until(arena: Callable[[], Arena], timeout: float | None, what: str, look: Callable[[Arena], T | Missing[T]]) -> T:

@@ -10,6 +10,7 @@ from di_store.base.lacks import check_option, no_aio
 from di_store.objects.refs import Ref, checked_new, id_of, waited_for
 from di_store.objects.weights import Published, check_published
 from di_store.runtime.deadline import Deadline
+from di_store.runtime.looks import looking
 from di_store.runtime.waiter import in_task
 from di_store.store.backend import StoreBackend, check_copies
 
@@ -35,20 +36,21 @@ class AioStore:
     ) -> Ref:
         """As `Store.put`."""
         check_copies(self._backend, copies, default=1)
-        raw, seconds = checked_new(id, ttl)
-        return await in_task(self._objects.putting(value, raw, seconds, Deadline.given(timeout).left, durability))
+        raw, lasts = checked_new(id, ttl)
+        seconds = Deadline.given(timeout).left
+        return await in_task(looking(*self._objects.putting(value, raw, lasts, seconds, durability)))
 
     async def get(self, ref: Ref | str, *, timeout: float | None = 0, copy: bool | None = None) -> Any:
         """As `Store.get`. An object on disk is read in the thread of the event loop."""
         flag = None if copy is None else config.flag("copy", copy)
-        return await in_task(self._objects.getting(id_of(ref), Deadline.given(timeout).left, flag))
+        return await in_task(looking(*self._objects.getting(id_of(ref), Deadline.given(timeout).left, flag)))
 
     async def wait(
         self, refs: Iterable[Ref | str], num_returns: int = 1, timeout: float | None = 60
     ) -> tuple[list[Ref], list[Ref]]:
         """As `Store.wait`."""
         pending, wanted = waited_for(refs, num_returns)
-        return await in_task(self._objects.waiting(pending, wanted, Deadline.given(timeout).left))
+        return await in_task(looking(*self._objects.waiting(pending, wanted, Deadline.given(timeout).left)))
 
     async def publish(
         self,
@@ -64,7 +66,8 @@ class AioStore:
         if group is not None:
             check_option(self._backend, "group", group)
         kept = check_published(name, tree, keep, durability)
-        return await in_task(self._weights.publishing(name, tree, kept, Deadline.given(timeout).left, durability))
+        seconds = Deadline.given(timeout).left
+        return await in_task(looking(*self._weights.publishing(name, tree, kept, seconds, durability)))
 
     async def latest(
         self,
@@ -78,4 +81,5 @@ class AioStore:
         """As `Store.latest`."""
         if group is not None:
             check_option(self._backend, "group", group)
-        return await in_task(self._weights.finding(name, newer_than, version, Deadline.given(timeout).left))
+        seconds = Deadline.given(timeout).left
+        return await in_task(looking(*self._weights.finding(name, newer_than, version, seconds)))
