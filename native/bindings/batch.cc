@@ -154,16 +154,14 @@ constexpr u64 kAtOnceBytes = 64 << 10;
 constexpr u64 kAtOnceRows = 4096;
 constexpr u64 kVaryingSlack = 4096;  // added to a quarter: lengths of few items vary much
 
-nb::object BatchMaker::draw(u32 n, nb::handle beta, bool distinct, LeaseTerms* lease, Deadline deadline) {
+nb::object BatchMaker::draw(DrawSet& set, u32 n, nb::handle beta, Deadline deadline) {
   const u64 rows = plan_.spec.rows_visited();
   const u64 all = u64{n} * group_;
   if (n == 0 || n > kAtOnceItems / group_ || rows > kAtOnceRows / all) return {};
   const u64 room = varies_ ? all * bytes_an_item_ / 4 * 5 + kVaryingSlack : all * item_bytes_;
   if (room > kAtOnceBytes || (varies_ && bytes_an_item_ == 0)) return {};
   if (!beta.is_none()) nb::cast<double>(beta);  // throws now, before anything is drawn
-  DrawSet set;
-  set.distinct = distinct || lease->on;
-  set.lease = *lease;
+  set.distinct = set.distinct || set.lease.on;
   set.chooses = plan_.spec.chooses();
   Assembly batch(set, arrays_.size(), false);
   batch.places = static_cast<npy_intp>(all);
@@ -186,7 +184,6 @@ nb::object BatchMaker::draw(u32 n, nb::handle beta, bool distinct, LeaseTerms* l
   };
   const bool taken = table_->draws.draw_at_once(&set, n, [&] { return if_in_memory(copy); }, deadline);
   gathers_.push_back(std::move(gather));
-  *lease = set.lease;
   return taken ? columns(batch, beta, data(&batch)) : nb::object();
 }
 
@@ -423,7 +420,8 @@ nb::object BatchMaker::weights(const DrawSet& set, nb::handle beta) const {
   if (beta.is_none())
     std::fill(at, at + n, 1.0f);
   else
-    importance_weights(set, group_, table_->header().normalize_table != 0, nb::cast<double>(beta), at);
+    importance_weights(set, group_, table_->header().normalize_table != 0 && set.chosen == nullptr,
+                       nb::cast<double>(beta), at);
   return array;
 }
 

@@ -40,8 +40,8 @@ class BatchMaker {
   // if the item is gone, and an array tells which items live. The caller holds the items' chunks.
   nb::object make(const DrawSet& set, nb::handle beta, nb::handle which, nb::handle out, bool with_live);
   // Draws, copies and delivers n items in one hold of the table's lock, with all outputs. Returns an invalid object if
-  // this batch needs make(); then nothing was drawn. `lease`: gets the draws' number.
-  nb::object draw(u32 n, nb::handle beta, bool distinct, LeaseTerms* lease, Deadline deadline);
+  // this batch needs make(); then nothing was drawn. `set`: says what is drawn; its lease gets the draws' number.
+  nb::object draw(DrawSet& set, u32 n, nb::handle beta, Deadline deadline);
   // Does what make() with_live does, in one hold of the table's lock: for the fixed-size outputs of a small batch of
   // items, without a ledger entry for each. Returns an invalid object if this batch needs make().
   nb::object look(std::span<const u64> keys, nb::handle beta, nb::handle which, Deadline deadline);

@@ -44,6 +44,20 @@ void deliver_some(CallDraws& draws, const std::vector<u32>& places) {
   end_draws(draws, false);
 }
 
+void keep_first(CallDraws& draws, u32 count) {
+  require_own(draws);
+  std::vector<Drawn>& all = draws.set().items;
+  const std::size_t kept = std::min(all.size(), std::size_t{count} * draws.table->core.groups.size());
+  CallDraws rest(draws.table, false);
+  rest.set().lease = draws.set().lease;
+  rest.set().first = draws.set().first;
+  rest.set().rng_after = ~u64{0};  // no counter has this value: the random numbers of kept draws must not repeat
+  const auto from = all.begin() + static_cast<std::ptrdiff_t>(kept);
+  rest.set().items.assign(from, all.end());
+  all.erase(from, all.end());
+  end_draws(rest, false);
+}
+
 void end_copied(CallDraws& draws, const std::vector<bool>& open) {
   try {
     // For a part the lock is tried only briefly: the next part, or the whole batch, ends the remaining uses.

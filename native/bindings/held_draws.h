@@ -3,6 +3,7 @@
 #pragma once
 
 #include <list>
+#include <memory>
 #include <string>
 
 #include "bindings/bindings.h"
@@ -49,6 +50,11 @@ class CallDraws {
     } catch (const std::bad_alloc&) {  // then the destructor does it
     }
   }
+  // The draws are of these items, in place of the sampler's picks.
+  void choose(ChosenItems items) {
+    chosen = std::make_unique<ChosenItems>(std::move(items));
+    set().chosen = chosen.get();
+  }
   CallDraws(const CallDraws&) = delete;
   CallDraws& operator=(const CallDraws&) = delete;
   // Keeps what the caller reports while it waits after a failed try: the error's text, and the process that holds the
@@ -63,6 +69,7 @@ class CallDraws {
   TablePointer table;
   std::string why;
   u32 holder = kNone;
+  std::unique_ptr<ChosenItems> chosen;  // null: the sampler's picks
 
  private:
   std::list<Held> held_;
@@ -75,6 +82,8 @@ void require_own(CallDraws& draws);
 void end_draws(CallDraws& draws, bool delivered);
 // Delivers the draws at these places of the batch and gives the others back, as end_draws() does.
 void deliver_some(CallDraws& draws, const std::vector<u32>& places);
+// Gives back all but the first `count` draws.
+void keep_first(CallDraws& draws, u32 count);
 // Ends the uses of chunks whose items were copied. `open`: see Draws::copied() of the core.
 void end_copied(CallDraws& draws, const std::vector<bool>& open);
 

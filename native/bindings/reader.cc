@@ -25,6 +25,20 @@ struct Measured {  // of some keys: live items, rows they span, bytes of their v
   u64 items, rows, bytes;
 };
 
+// `keys`: uint64[n], `probabilities`: float64[n] or None.
+ChosenItems chosen_items(nb::handle keys, nb::handle probabilities) {
+  ChosenItems chosen;
+  const UserObject array = as_array(keys, NPY_UINT64);
+  const auto wanted = view_of<u64>(array);
+  chosen.keys.assign(wanted.begin(), wanted.end());
+  if (probabilities.is_none()) return chosen;
+  const UserObject numbers = as_array(probabilities, NPY_FLOAT64);
+  const auto given = view_of<double>(numbers);
+  if (given.size() != wanted.size()) throw Error(Code::kInvalid, "not as many probabilities as keys");
+  chosen.probabilities.assign(given.begin(), given.end());
+  return chosen;
+}
+
 using ClaimedSession = std::optional<std::tuple<u32, u64>>;  // as LeaseSession
 
 LeaseTerms lease_for(double seconds, const ClaimedSession& session = {}) {
@@ -43,9 +57,11 @@ class Reader {
         batches_(std::move(table), std::move(plan)) {}
   nb::object sample(u32 n, nb::handle beta, nb::handle which, bool distinct);
   nb::object lease(u32 n, nb::handle beta, bool distinct, double seconds);
+  nb::object take(nb::handle keys, nb::handle probabilities, nb::handle beta);
   void enter();
   std::unique_ptr<CallDraws> begin(bool distinct, std::optional<double> lease = {}, const ClaimedSession& session = {});
-  u32 draw(CallDraws& draws, u32 n);
+  u32 draw(CallDraws& draws, u32 n, bool strata);
+  nb::object column(CallDraws& draws, u32 first, nb::handle which);
   nb::object finish(CallDraws& draws, nb::handle beta, nb::handle which, nb::handle out, bool deliver);
   std::unique_ptr<Gathering> gather(CallDraws& draws, nb::handle beta, nb::handle which, nb::handle out);
   void deliver(CallDraws& draws) { settle(draws, true); }
@@ -97,12 +113,14 @@ std::unique_ptr<CallDraws> Reader::begin(bool distinct, std::optional<double> le
   return std::make_unique<CallDraws>(table_, distinct, view_.chooses(), terms);
 }
 
-u32 Reader::draw(CallDraws& draws, u32 n) {
+// `strata`: whether the first n draws of this set are stratified, if those of the table are.
+u32 Reader::draw(CallDraws& draws, u32 n, bool strata) {
   table_->arena().enter();
   require_own(draws);
-  const u32 have = draws.count();
+  const ChosenItems* const chosen = draws.set().chosen;
+  const u32 have = chosen != nullptr ? static_cast<u32>(chosen->next) : draws.count();
   if (have < n) {
-    const bool strata = table_->header().stratified != 0;
+    strata = strata && table_->header().stratified != 0;
     try {
       draws.holder = kNone;
       table_->draws.draw(&draws.set(), n - have, {static_cast<double>(have), strata ? static_cast<double>(n) : 0},
@@ -144,8 +162,9 @@ nb::object Reader::sample(u32 n, nb::handle beta, nb::handle which, bool distinc
   auto draws = std::make_unique<CallDraws>(table_, distinct, view_.chooses());
   if (which.is_none()) {
     try {
-      LeaseTerms none;
-      if (nb::object parts = batches_.draw(n, beta, distinct, &none, Deadline::in(kAtOncePatienceNs)); parts.is_valid())
+      DrawSet set;
+      set.distinct = distinct;
+      if (nb::object parts = batches_.draw(set, n, beta, Deadline::in(kAtOncePatienceNs)); parts.is_valid())
         return parts;
     } catch (const Error& error) {
       if (error.code() != Code::kTimeout) throw;
@@ -153,7 +172,7 @@ nb::object Reader::sample(u32 n, nb::handle beta, nb::handle which, bool distinc
       return nb::cast(std::move(draws));
     }
   }
-  if (draw(*draws, n) < n) return nb::cast(std::move(draws));
+  if (draw(*draws, n, true) < n) return nb::cast(std::move(draws));
   return or_give_back(*draws, [&] { return finish(*draws, beta, which, nb::none(), true); });
 }
 
@@ -161,14 +180,42 @@ nb::object Reader::sample(u32 n, nb::handle beta, nb::handle which, bool distinc
 // and nothing was drawn.
 nb::object Reader::lease(u32 n, nb::handle beta, bool distinct, double seconds) {
   enter();
-  LeaseTerms terms = lease_for(seconds);
+  DrawSet set;
+  set.distinct = distinct;
+  set.lease = lease_for(seconds);
   try {
-    const nb::object parts = batches_.draw(n, beta, distinct, &terms, Deadline::in(kAtOncePatienceNs));
-    return parts.is_valid() ? nb::object(new_tuple(parts, nb::int_(terms.number))) : nb::none();
+    const nb::object parts = batches_.draw(set, n, beta, Deadline::in(kAtOncePatienceNs));
+    return parts.is_valid() ? nb::object(new_tuple(parts, nb::int_(set.lease.number))) : nb::none();
   } catch (const Error& error) {
     if (error.code() != Code::kTimeout) throw;
     return nb::none();  // a lock is not available
   }
+}
+
+// As sample(), of all outputs of the items with these keys. None: this batch needs begin(), and nothing was drawn.
+nb::object Reader::take(nb::handle keys, nb::handle probabilities, nb::handle beta) {
+  enter();
+  ChosenItems chosen = chosen_items(keys, probabilities);
+  DrawSet set;
+  set.chosen = &chosen;
+  try {
+    const u32 n = static_cast<u32>(chosen.keys.size());
+    const nb::object parts = batches_.draw(set, n, beta, Deadline::in(kAtOncePatienceNs));
+    return parts.is_valid() ? parts : nb::none();
+  } catch (const Error& error) {
+    if (error.code() != Code::kTimeout) throw;
+    return nb::none();  // a lock is not available
+  }
+}
+
+// Some outputs of the draws from place `first` on, which stay drawn and hold their chunks.
+nb::object Reader::column(CallDraws& draws, u32 first, nb::handle which) {
+  require_own(draws);
+  const std::vector<Drawn>& all = draws.set().items;
+  const std::size_t begin = std::min(all.size(), std::size_t{first} * table_->core.groups.size());
+  DrawSet some;
+  some.items.assign(all.begin() + static_cast<std::ptrdiff_t>(begin), all.end());
+  return batches_.make(some, nb::none(), which, nb::none(), false);
 }
 
 nb::object Reader::peek(nb::handle keys, nb::handle beta, nb::handle which) {
@@ -353,7 +400,15 @@ void bind_parts(nb::module_& module) {
       .def_prop_ro("lease", [](CallDraws& d) { return d.set().lease.number; })       // number of its draws with a lease
       .def_prop_ro("lost", [](CallDraws& d) { return d.set().lease.session.lost; })  // instead of delivered
       .def_prop_ro("why", [](const CallDraws& d) { return d.why; })
-      .def_prop_ro("holder", [](const CallDraws& d) { return number_or_none(d.holder); });
+      .def_prop_ro("holder", [](const CallDraws& d) { return number_or_none(d.holder); })
+      .def_prop_ro("missing", [](CallDraws& d) { return d.chosen ? d.chosen->missing : std::vector<u32>(); })
+      .def(
+          "choose",
+          [](CallDraws& d, nb::handle keys, nb::handle probabilities) { d.choose(chosen_items(keys, probabilities)); },
+          nb::arg("keys"), nb::arg("probabilities").none(),
+          nb::sig("def choose(self, keys: numpy.typing.NDArray[numpy.uint64], probabilities: "
+                  "numpy.typing.NDArray[numpy.float64] | None) -> None"))
+      .def("keep", &keep_first, nb::sig("def keep(self, count: int, /) -> None"));
   nb::class_<Gathering>(module, "Gathering")
       .def_prop_ro("is_whole", &Gathering::is_whole)
       .def_prop_ro("bytes", &Gathering::bytes)
@@ -403,7 +458,13 @@ void bind_reader(nb::module_& module) {
       .def("lease", &Reader::lease, nb::arg("n"), nb::arg("beta").none(), nb::arg("distinct"), nb::arg("seconds"),
            nb::sig("def lease(self, n: int, beta: float | None, distinct: bool, seconds: float) -> tuple[Parts, int] | "
                    "None"))
-      .def("draw", &Reader::draw, nb::sig("def draw(self, draws: Draws, n: int, /) -> int"))
+      .def("take", &Reader::take, nb::arg("keys"), nb::arg("probabilities").none(), nb::arg("beta").none(),
+           nb::sig("def take(self, keys: numpy.typing.NDArray[numpy.uint64], probabilities: "
+                   "numpy.typing.NDArray[numpy.float64] | None, beta: float | None) -> Parts | None"))
+      .def("column", &Reader::column, nb::arg("draws"), nb::arg("first"), nb::arg("which").none(),
+           nb::sig("def column(self, draws: Draws, first: int, which: list[int] | None) -> Parts"))
+      .def("draw", &Reader::draw, nb::arg("draws"), nb::arg("n"), nb::arg("strata") = true,
+           nb::sig("def draw(self, draws: Draws, n: int, strata: bool = True) -> int"))
       .def("finish", &Reader::finish, nb::arg("draws"), nb::arg("beta").none(), nb::arg("which").none(),
            nb::arg("out").none(), nb::arg("deliver"),
            nb::sig("def finish(self, draws: Draws, beta: float | None, which: list[int] | None, out: dict[str, "

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "replay/chosen.h"
 #include "replay/leases.h"
 #include "replay/selector.h"
 
@@ -43,10 +44,11 @@ void describe(const Item& item, u32 slot, Drawn* to);
 
 // The undelivered draws of one call or of one prefetched batch.
 struct DrawSet {
-  std::vector<Drawn> items;  // in a table of groups one entry for each answer, group by group
-  bool distinct = false;     // no item twice (replace=False)
-  bool chooses = false;      // every draw takes a random word for its `pick`
-  KeySet keys;               // of `items`; used if `distinct`
+  std::vector<Drawn> items;       // in a table of groups one entry for each answer, group by group
+  bool distinct = false;          // no item twice (replace=False)
+  bool chooses = false;           // every draw takes a random word for its `pick`
+  KeySet keys;                    // of `items`; used if `distinct`
+  ChosenItems* chosen = nullptr;  // what the call draws in place of the sampler's picks; null: the sampler's
   LeaseTerms lease;
   bool in_one_hold = false;  // the batch is copied in the hold that draws it: no ledger entry and no use of a chunk
   u64 table_size = 0;

@@ -83,6 +83,7 @@ bool Draws::independent() const {
 
 // The slot of the next draw; kNone: nothing can be drawn now.
 u32 Draws::next_slot(DrawSet* set, DistinctPicks* distinct, const Strata& strata) {
+  if (set->chosen != nullptr) return next_chosen(core_, set);
   if (header_.given_back == 0) [[likely]]
     return distinct->pick(strata);
   u32 picked = kNone;
@@ -137,7 +138,8 @@ u32 Draws::draw_singly(DrawSet* set, u32 want, Strata* strata, DistinctPicks* di
     }
     strata->advance();
     if (!distinct->accept(slot)) continue;
-    const double probability = sampler.probability(slot) * distinct->share();
+    const double probability = set->chosen != nullptr ? set->chosen->probability(set->chosen->next++)
+                                                      : sampler.probability(slot) * distinct->share();
     core_.undo.set(header_.limiter.samples, static_cast<u64>(header_.limiter.samples + 1));
     draw_one(set, slot, probability);
     if (item.is(ItemState::kLive)) sampler.drawn(slot);
@@ -149,7 +151,7 @@ u32 Draws::draw_singly(DrawSet* set, u32 want, Strata* strata, DistinctPicks* di
 u32 Draws::draw_step(DrawSet* set, u32 want, Strata* strata) {
   DistinctPicks distinct(core_, set);
   u32 drawn = 0;
-  if (independent() && !set->lease.on) {
+  if (independent() && !set->lease.on && set->chosen == nullptr) {
     const u64 allowed = samples_allowed(limiter_in_force(header_), static_cast<i64>(items_counted(core_.header)), want);
     drawn = allowed == 0 ? 0 : draw_many(set, static_cast<u32>(allowed), strata, &distinct);
     if (drawn != 0) core_.undo.set(header_.limiter.samples, static_cast<u64>(header_.limiter.samples + drawn));
@@ -276,10 +278,12 @@ u32 Draws::draw_held(DrawSet* set, u32 step, Strata* strata, std::string* why, b
   if (set->items.empty()) set->rng_before = header_.rng_counter;
   const u64 outside_before = items_outside(core_.header);
   const u64 stale_before = header_.stale_dropped;
+  const std::size_t missing_before = set->chosen == nullptr ? 0 : set->chosen->missing.size();
   const u32 got = draw_step(set, step, strata);
   if (got != 0) note_learner(arena_, core_.index);
   note_ages(*set, undrawn.before, &header_);
-  *again = header_.stale_dropped != stale_before;
+  *again = header_.stale_dropped != stale_before ||
+           (set->chosen != nullptr && set->chosen->missing.size() != missing_before);
   set->rng_after = header_.rng_counter;
   note_table(set);
   set->table_size += set->lease.on ? got : items_outside(core_.header) - outside_before;  // as before the draws

@@ -63,14 +63,17 @@ bool Draws::draw_at_once(DrawSet* set, u32 n, const std::function<bool()>& copy,
 bool Draws::take_held(DrawSet* set, u32 n, const std::function<bool()>& copy) {
   const u32 rows = core_.groups.size();
   const i64 size = static_cast<i64>(items_counted(core_.header));
-  if (!independent() || samples_allowed(limiter_in_force(header_), size, n) < n) return false;
+  const bool chosen = set->chosen != nullptr;
+  if (!(chosen ? keys_are_independent(core_) : independent())) return false;
+  if (samples_allowed(limiter_in_force(header_), size, n) < n) return false;
   if (set->distinct && n > header_.size) return false;
   if (set->distinct) set->keys.reserve(n);
   const u64 counter = header_.rng_counter;
   u32 slots[kAtOnceItems];
   Item* items[kAtOnceItems];
   double probabilities[kAtOnceItems];
-  const u32 picked = pick_for_take(core_, set, n, slots, probabilities);
+  const u32 picked = chosen ? find_chosen(core_, *set->chosen, n, slots, probabilities)
+                            : pick_for_take(core_, set, n, slots, probabilities);
   set->items.resize(picked * rows);
   for (u32 i = 0; i < picked; ++i) {
     Drawn* to = &set->items[i * rows];

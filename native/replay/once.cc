@@ -39,6 +39,8 @@ u32 OnceSelector::pick(const Strata&) {
   return set_.at(random_.below(header_.dense_left));
 }
 
+bool OnceSelector::may_draw(u32 slot) { return open_epoch() && uses_.drawn_epochs(items_[slot]) <= header_.epoch; }
+
 std::string OnceSelector::why_none() const {
   return "every item was drawn in each of the epochs=" + std::to_string(header_.epochs);
 }

@@ -27,6 +27,7 @@ class OnceSelector : public Selector {
   double probability(u32 slot) const override {
     return set_.drawn(slot) ? 0.0 : 1.0 / static_cast<double>(header_.dense_left);
   }
+  bool may_draw(u32 slot) override;
   u32 next() const override { return order_ ? order_->best() : kNone; }
   std::string why_none() const override;
   void drawn(u32 slot) override;

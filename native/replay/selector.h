@@ -57,6 +57,7 @@ class Selector {
 
   virtual u32 pick(const Strata& strata) = 0;          // kNone: nothing can be drawn now
   virtual double probability(u32) const { return 1; }  // of the next pick being this live item
+  virtual bool may_draw(u32) { return true; }          // whether this live item may be drawn now, by its key
   // Up to kBatchStep picks at once; false: nothing can be drawn now. Only if independent().
   virtual bool pick_many(u32 count, Strata* strata, u32* slots, double* probabilities);
   virtual bool independent() const { return false; }  // with replacement: no pick influences the next one

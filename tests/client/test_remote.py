@@ -364,6 +364,8 @@ def test_calls_that_need_the_stores_machine_are_refused(far: di_store.Store, tmp
         lambda: table.loader(1, lease=5),
         lambda: mixture.sample(1, lease=5),
         lambda: mixture.loader(1, lease=5),
+        lambda: table.sample(keys=[1]),
+        lambda: table.sample(1, budget=("x", 9)),
     ):
         with pytest.raises(ValueError, match=r"=.* is for tables in this process's memory"):
             refused()

@@ -17,7 +17,11 @@ from .selectors import CANDIDATES
 
 @dataclass(eq=False)
 class Leasable:
-    """An item. `epoch`: the one that it is to be drawn in next; `counted`: the limiter knows of its leased draw."""
+    """An item.
+
+    `epoch`: the one that it is to be drawn in next; `counted`: the limiter knows of its leased draw; `faint`: it had
+    priority 0, so a draw may have passed over it, and it no longer comes before others.
+    """
 
     number: int
     priority: float
@@ -25,6 +29,7 @@ class Leasable:
     uses: int = 0
     leased: bool = False
     counted: bool = False
+    faint: bool = False
 
 
 @dataclass
@@ -52,7 +57,7 @@ class LeaseTable:
 
     def insert(self, number: int, priority: float, epoch: int) -> None:
         """An item that joins this epoch."""
-        self.items[number] = Leasable(number, priority, epoch)
+        self.items[number] = Leasable(number, priority, epoch, faint=priority == 0)
         self.counts.inserts += 1
 
     def drawable(self) -> list[Leasable]:
@@ -61,8 +66,9 @@ class LeaseTable:
             return []
         free = self._due()
         back = [item for item in free if item.number in self.first and self._has_chance(item)]
-        if back:
-            return back[:1]
+        sure = [item for item in back if not item.faint or self.sampler != "Prioritized"]
+        if sure:
+            return [item for item in back if item.number <= sure[0].number]
         if self.sampler == "Once in order":
             return [min(free, key=lambda item: (item.epoch, item.number))] if free else []
         chosen = {"Queue": CANDIDATES["Fifo"], "Once": list}.get(self.sampler) or CANDIDATES[self.sampler]
@@ -75,6 +81,28 @@ class LeaseTable:
                 return False
             self._take(self.items[number], lease)
         return True
+
+    def chosen(self, numbers: list[int], least: int, lease: bool) -> list[int] | str:
+        """What a draw of these items gives that may not wait: places in `numbers`, or why there are none."""
+        other, drawn, missing = copy.deepcopy(self), [], 0
+        for place, number in enumerate(numbers):
+            if not other.limiter.may_sample(other.counted()):
+                missing += sum(later not in self.items for later in numbers[place:])
+                break
+            if number in [item.number for item in other._due()]:
+                other._take(other.items[number], lease)
+                drawn.append(place)
+            else:
+                missing += 1
+        if missing > len(numbers) - least:
+            return "unavailable"
+        return drawn if len(drawn) >= least else "waits"
+
+    def draw_chosen(self, numbers: list[int], lease: bool) -> None:
+        """Draw items that `chosen` allows."""
+        for number in numbers:
+            self._due()
+            self._take(self.items[number], lease)
 
     def must_draw(self, n: int, lease: bool) -> bool:
         """Whether n draws are possible with the worst luck, which is to draw what is soon used up."""
@@ -101,6 +129,11 @@ class LeaseTable:
             self.samples -= 1
             self.counts.samples -= item.counted
         self.first.update(numbers)
+
+    def prioritize(self, number: int, priority: float) -> None:
+        """Change a priority."""
+        item = self.items[number]
+        item.priority, item.faint = priority, item.faint or priority == 0
 
     def delete(self, number: int) -> None:
         """No such item any more."""

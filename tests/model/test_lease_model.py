@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ class LeaseMachine(RuleBasedStateMachine):
             limiter, uses = Queue(3), 1
         self.model = LeaseTable(self.sampler, limiter, uses, epochs)
         self.keys: list[int] = []  # by the item's number
+        self.answer_keys: list[list[int]] = []
         self.batches: list[tuple[di_store.Batch, set[int]]] = []  # and the numbers of items that are still leased
         self.answers = 2 if group else 1
         self.store = di_store.open(memory="32MiB", seed=1)
@@ -75,6 +77,7 @@ class LeaseMachine(RuleBasedStateMachine):
             return
         assert passes
         keys = made[:: self.answers]
+        self.answer_keys += made.reshape(-1, self.answers).tolist()
         self.table.update_priorities(keys, np.full(count, priority, float))
         for number, key in zip(numbers.tolist(), keys.tolist(), strict=True):
             self.keys.append(key)
@@ -104,6 +107,30 @@ class LeaseMachine(RuleBasedStateMachine):
                     break
                 assert self.model.draw(self.numbers(batch), True)
                 self.batches.append((batch, set(self.numbers(batch))))
+        self.agree()
+
+    @rule(
+        choice=st.lists(st.integers(0, 99), min_size=1, max_size=5), lease=st.sampled_from([None, LONG]),
+        least=st.integers(1, 5), given=st.booleans(), answer=st.integers(0, 1),
+    )  # fmt: skip
+    def choose(self, choice: list[int], lease: float | None, least: int, given: bool, answer: int) -> None:
+        """Items by their keys, gone and leased ones too; the key of any answer stands for its group."""
+        numbers, least = [each % len(self.keys) for each in choice], min(least, len(choice))
+        keys = np.array([self.answer_keys[number][answer % self.answers] for number in numbers], np.uint64)
+        chances = np.arange(1.0, 1 + len(keys)) if given else None
+        expected = self.model.chosen(numbers, least, lease is not None)
+        sample = partial(self.table.sample, keys=keys, probabilities=chances, min_n=least, lease=lease, timeout=0)
+        if isinstance(expected, str):
+            with pytest.raises({"waits": di_store.Timeout, "unavailable": di_store.ItemsUnavailable}[expected]):
+                sample()
+            self.agree()
+            return
+        batch = sample()
+        assert self.numbers(batch) == [numbers[place] for place in expected]
+        assert chances is None or (batch.probabilities == chances[expected]).all()
+        self.model.draw_chosen(self.numbers(batch), lease is not None)
+        if lease is not None:
+            self.batches.append((batch, set(self.numbers(batch))))
         self.agree()
 
     @rule(n=st.integers(1, 3), call=st.sampled_from(["ack", "give_back"]))
@@ -144,7 +171,7 @@ class LeaseMachine(RuleBasedStateMachine):
         number = sorted(self.model.items)[choice % len(self.model.items)]
         if priority:
             assert self.table.update_priorities([self.keys[number]], [priority - 1.0]) == 1
-            self.model.items[number].priority = priority - 1.0
+            self.model.prioritize(number, priority - 1.0)
         else:
             assert self.table.delete([self.keys[number]]) == 1
             self.model.delete(number)

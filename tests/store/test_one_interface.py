@@ -15,6 +15,7 @@ from di_store.cluster.node_store import NodeStore
 from di_store.cluster.shards.sharded_table import ShardedTable
 from di_store.policy.options import OPTIONS
 from di_store.policy.settings import Settings
+from di_store.replay.laws import DrawOptions
 from di_store.replay.local_table import LocalTable
 from di_store.replay.table_backend import TableBackend
 from di_store.store.backend import ALONE, StoreBackend
@@ -66,6 +67,11 @@ def test_a_backend_has_a_call_or_declares_that_it_lacks_it(backend: Any, lacking
     if "end_leases" in lacking:  # the public calls and the option
         lacking = lacking - {"end_leases"} | {"ack", "give_back", "lease"}
     assert lacking - {"incomplete"} <= set(backend.lacks)  # groups are refused when a table in parts is made
+
+
+def test_tables_elsewhere_refuse_all_laws_of_the_caller() -> None:
+    options = set(DrawOptions.__annotations__) - {"linger"}
+    assert all(options <= set(backend.lacks) for backend in (RemoteTable, ShardedTable))
 
 
 def test_a_store_alone_refuses_the_options_of_a_cluster() -> None:

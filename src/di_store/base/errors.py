@@ -31,9 +31,9 @@ class StoreError(Exception):
         remedy: the option or command that helps; empty if the message names it.
         holder: place in ``store.stats()["clients"]`` of the process that holds a lock or writes the object; None if the
             error concerns no process.
-        keys: uint64[m], keys of the items of an `Opaque` table whose values cannot be loaded; None if the error
-            concerns no items.
-        places: positions of these items in the batch that was drawn.
+        keys: uint64[m], keys of the items that the error concerns: values of an `Opaque` table cannot be loaded, or
+            items cannot be drawn; None if it concerns no items.
+        places: positions of these items in the batch that was drawn, or in ``keys=``.
     """
 
     holder: int | None = None
@@ -168,6 +168,12 @@ class WriterClosed(StoreError):
     default_remedy = "open one writer per thread and process with table.writer()"
 
 
+class ItemsUnavailable(StoreError):
+    """Items that `sample(keys=)` was to draw cannot be drawn now: `keys`. Nothing was drawn."""
+
+    default_remedy = "choose again among table.keys(); min_n= draws those that are left"
+
+
 class EndOfData(StoreError):
     """The table was finished, or every epoch of `Once` is over."""
 
@@ -288,6 +294,7 @@ __all__ = [
     "CapacityError",
     "CorruptData",
     "EndOfData",
+    "ItemsUnavailable",
     "LayoutMismatch",
     "NodeUnavailable",
     "ObjectExists",

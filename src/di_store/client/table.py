@@ -26,6 +26,7 @@ from di_store.protocol.batches import unpack_batch
 from di_store.replay.batch import Batch
 from di_store.replay.incomplete import Found
 from di_store.replay.inserter import INSIDE, LATER
+from di_store.replay.laws import NO_LAWS
 from di_store.replay.lease import NO_LEASES_OF_LOADERS
 from di_store.replay.local_table import load_lease
 from di_store.replay.sampling import Terms
@@ -43,6 +44,7 @@ class RemoteTable(TableBackend):
 
     lacks: ClassVar = {
         "export": Lack("writes where the table is", "run it there, with di_store.attach()"),
+        **NO_LAWS,
         **NO_LEASES_OF_LOADERS,
     }
 

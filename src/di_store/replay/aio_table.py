@@ -7,19 +7,22 @@ of the process waits for all tasks (`runtime.waiter`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from di_store.base.dtypes import Array
 from di_store.base.errors import Timeout
 from di_store.base.lacks import no_aio
 from di_store.replay.batch import Batch
-from di_store.replay.sampling import given_terms
+from di_store.replay.laws import DrawOptions, draw_terms
 from di_store.replay.table_backend import TableBackend
 from di_store.runtime.deadline import Deadline
 from di_store.runtime.inside import SLICE_SECONDS
 from di_store.runtime.looks import Missing, looking
 from di_store.runtime.waiter import in_task
 from di_store.runtime.waits import Steps
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class AioTable:
@@ -45,19 +48,19 @@ class AioTable:
 
     async def sample(
         self,
-        n: int,
+        n: int | None = None,
         *,
         timeout: float | None = None,
         min_n: int | None = None,
-        linger: float | None = None,
         beta: float | None = None,
         columns: str | Iterable[str] | None = None,
         out: Batch | None = None,
         replace: bool = True,
         lease: float | None = None,
+        **options: Unpack[DrawOptions],
     ) -> Batch:
         """As `Table.sample`. Rows on disk are read in the thread of the event loop."""
-        terms, beta = given_terms(self._backend, n, timeout, min_n, linger, beta, out, replace, lease)
+        terms, beta = draw_terms(self._backend, n, timeout, min_n, beta, out, replace, lease, options)
         return await in_task(self._backend.sampling(None, terms, beta, columns, out))
 
     async def update(

@@ -102,6 +102,10 @@ class Batch:
     _lease: tuple[Leasing, Any] | None  # table or mixture, and number
 
     def __init__(self, *parts: Any) -> None:
+        self.live: Array | None = None
+        self.source: Array | None = None
+        if len(parts) > 10:
+            parts, self.live = parts[:10], parts[10]
         (
             self.data,
             self.keys,
@@ -113,9 +117,7 @@ class Batch:
             self.episodes,
             self.starts,
             self.table_size,
-        ) = parts[:10]
-        self.live: Array | None = parts[10] if len(parts) > 10 else None
-        self.source: Array | None = None
+        ) = parts
 
     @property
     def lease(self) -> Lease | None:

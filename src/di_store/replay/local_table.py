@@ -155,10 +155,12 @@ class LocalTable(TableBackend):
         handle = self.writable()
         check_replace(handle, terms.n, terms.replace)
         steps = reading_batch(handle, found, terms, beta_of(handle, beta), columns, out)
-        return steps if terms.lease is None else self._leasing(handle, terms, steps)
-
-    def _leasing(self, handle: TableHandle, terms: Terms, steps: Steps[Batch]) -> Steps[Batch]:
+        if terms.lease is None and terms.law is None:
+            return steps
         self._begin_learning(handle)
+        return steps if terms.lease is None else self._leasing(terms, steps)
+
+    def _leasing(self, terms: Terms, steps: Steps[Batch]) -> Steps[Batch]:
         batch = yield from steps
         batch._lease = self, terms.lease_number
         return batch
@@ -176,7 +178,7 @@ class LocalTable(TableBackend):
         return batch
 
     def _begin_learning(self, handle: TableHandle) -> None:
-        """At the first draw with a lease; `first_sample` does it for the others."""
+        """At the first draw with a lease or a law; `first_sample` does it for the others."""
         if not self._learns:
             begin_learning(handle.arena)
             self._learns = True

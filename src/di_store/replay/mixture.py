@@ -12,10 +12,11 @@ from di_store.base.errors import shown
 from di_store.base.lacks import Lacks, lacking
 from di_store.replay.batch import Batch, host_array, key_array, leased_keys
 from di_store.replay.keys import MOST_SHARDS
+from di_store.replay.laws import draw_terms
 from di_store.replay.lease import NO_LEASES
 from di_store.replay.loader import Following, Loader, LoaderOptions
 from di_store.replay.prefetch import DrawSource
-from di_store.replay.sampling import Terms, given_terms
+from di_store.replay.sampling import Terms
 from di_store.runtime.deadline import Deadline
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ class Mixture:
             Timeout: not enough items in time; the draws are given back. EndOfData: a table is finished and has too few
             items left. ValueError: a table that had no columns when the mixture was made now has different columns.
         """
-        terms, beta = given_terms(self._backend, n, timeout, min_n, linger, beta, out, replace, lease)
+        terms, beta = draw_terms(self._backend, n, timeout, min_n, beta, out, replace, lease, {"linger": linger})
         return self._backend.sample(terms, beta, columns, out)
 
     def ack(self, leased: Any, *, timeout: float | None = 60) -> int:

@@ -5,6 +5,7 @@ The call makes and holds the draws that the limiter allows. Then it waits for th
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -16,13 +17,11 @@ from di_store import _core
 from di_store._core import LEDGER_ENTRY_BYTES
 from di_store.base import config
 from di_store.base.errors import CapacityError, EndOfData, RowsLost, Timeout
-from di_store.base.lacks import Declares
 from di_store.base.sizes import format_size, machine_bytes
 from di_store.policy.samplers import Once, Prioritized
 from di_store.policy.views import Group, answers_of
 from di_store.replay.batch import Batch, check_out
 from di_store.replay.handle import TableHandle
-from di_store.replay.lease import lease_seconds
 from di_store.replay.lost import drop_lost
 from di_store.replay.stream import version_column
 from di_store.runtime.deadline import Deadline
@@ -114,7 +113,7 @@ def reading_batch(
 
     `draws`: draws that a first attempt has made, or None.
     """
-    n = terms.n
+    n, law = terms.n, terms.law
     if out is not None:
         check_out(out, n)
     check_fits(handle.arena, n * answers_of(handle.settings.view))
@@ -124,8 +123,14 @@ def reading_batch(
     reader = handle.reader()
     which = handle.which(columns)
     check_fits(handle.arena, n, handle.bytes_of(which))
+    if law is not None and columns is None and out is None:
+        with contextlib.suppress(RowsLost):  # the draws below remove their items
+            if (parts := law.at_once(handle, terms, beta)) is not None:
+                return handle.batch(parts)
     while True:
         draws = draws or reader.begin(not terms.replace, terms.lease)
+        if law is not None:
+            law.begin(draws)
         try:
             with terms:
                 held = yield from collecting(handle, reader, draws, terms)
@@ -177,6 +182,23 @@ def _given(out: Batch | None, held: int) -> Any:
     return out.data if held == len(out) else out.front(held)
 
 
+class Law(Protocol):
+    """What a draw takes, if it is not the sampler's next n picks."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether a finished table may not give fewer than `min_n`."""
+
+    def at_once(self, handle: TableHandle, terms: Terms, beta: float | None) -> tuple[Any, ...] | None:
+        """The parts of the batch of all outputs; None: not possible in one step, and nothing was drawn."""
+
+    def begin(self, draws: _core.Draws) -> None:
+        """Before the first draw into this set."""
+
+    def draw(self, handle: TableHandle, draws: _core.Draws, terms: Terms) -> bool:
+        """Draw what is possible now. Whether the batch is whole."""
+
+
 class Terms:
     """The terms of a draw: the number of examples, whether items may repeat, the deadline, and when fewer suffice.
 
@@ -200,6 +222,7 @@ class Terms:
         self.lease = lease  # seconds for which the items are held for this batch
         self.lease_number = 0  # of the draw with the lease
         self.lease_session: tuple[int, int] | None = None  # holds it, if the draw is for a client of this agent
+        self.law: Law | None = None
         self.now = now  # wait for nothing
         self.deadline = timeout if isinstance(timeout, Deadline) else None  # of a step of a longer call
         self.timeout = check_timeout(timeout) if self.deadline is None else self.deadline.left
@@ -310,13 +333,14 @@ def collecting(handle: TableHandle, reader: _core.Reader, draws: _core.Draws, te
     while True:
         seen, finished = native.items_seq(), native.finished
         late = finished and _late(handle)  # read before the draw too: what becomes complete meanwhile may be drawn
-        count = reader.draw(draws, terms.n)
-        if count > held:
-            held, newest = count, time.monotonic()
-        if held >= terms.n:
+        law = terms.law
+        whole = reader.draw(draws, terms.n) >= terms.n if law is None else law.draw(handle, draws, terms)
+        if draws.count > held:
+            held, newest = draws.count, time.monotonic()
+        if whole:
             return held
         if finished:  # read before the draw, so the draw could choose from everything inserted before finish()
-            if held:
+            if held >= (terms.min_n if law is not None and law.exact else 1):
                 return held
             others = _undelivered(reader, draws, handle, terms)
             if native.items_seq() != seen:  # draws were given back, or delivered, since: draw again
@@ -469,24 +493,3 @@ def copied(draws: Draws, beta: float | None, allocate: Callable[[str, Any, Any],
     while not copying.is_whole:
         copying.copy_portion()
     return copying.batch()
-
-
-def given_terms(
-    drawn: Declares,
-    n: Any,
-    timeout: Any,
-    min_n: Any,
-    linger: Any,
-    beta: Any,
-    out: Batch | None,
-    replace: Any,
-    lease: Any,
-) -> tuple[Terms, float | None]:
-    """The checked arguments of `sample`: the terms of the draw, and beta. `drawn`: the table or mixture."""
-    seconds = lease_seconds(drawn, lease)
-    terms = Terms(check_n(n), timeout, min_n, linger, replace=config.flag("replace", replace), lease=seconds)
-    if out is not None:
-        check_out(out, terms.n)
-    return terms, None if beta is None else config.real(
-        "beta", beta, why="it is the exponent of the importance weights"
-    )

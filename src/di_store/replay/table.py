@@ -28,9 +28,9 @@ from di_store.replay.aio_table import AioTable
 from di_store.replay.batch import Batch, empty_batch, host_array, key_array, leased_keys
 from di_store.replay.exporting import Exported
 from di_store.replay.incomplete import IncompleteGroup, check_grouped, listed_incomplete
+from di_store.replay.laws import DrawOptions, draw_terms
 from di_store.replay.loader import Loader, LoaderOptions
 from di_store.replay.lost import without_lost
-from di_store.replay.sampling import given_terms
 from di_store.replay.shown import repr_html
 from di_store.replay.stats import TableStats
 from di_store.replay.table_backend import AT_ONCE, TableBackend
@@ -161,44 +161,45 @@ class Table:
 
     def sample(
         self,
-        n: int,
+        n: int | None = None,
         *,
         timeout: float | None = None,
         min_n: int | None = None,
-        linger: float | None = None,
         beta: float | None = None,
         columns: str | Iterable[str] | None = None,
         out: Batch | None = None,
         replace: bool = True,
         lease: float | None = None,
+        **options: Unpack[DrawOptions],
     ) -> Batch:
-        """Draw n items. If the limiter does not allow all of them yet, the call waits.
+        """Draw n items. If the limiter does not allow all of them yet, the call waits. If it raises, it drew none.
 
         Args:
-            n: number of examples; may be more than the limiter allows at once.
+            n: number of examples; may be more than the limiter allows at once. With `budget`, at most this number.
             timeout: seconds to wait. None: no limit, but `Timeout` after 60 s with no open writer, lease or new item.
             min_n: return early with at least this many, once `linger` seconds pass without a further draw; None: n.
             linger: seconds; None: the rest of `timeout`.
             beta: exponent of the importance weights; None: the sampler's.
             columns: outputs to copy; None: all.
-            out: a batch of n examples, which is overwritten and returned. If fewer are drawn, the result is a new batch
-                over the front of its arrays.
+            out: a batch of n examples to overwrite and return; if fewer are drawn, a new one over its arrays' front.
             replace: whether a batch may hold an item more than once. False: each draw chooses among the items that the
-                batch does not hold yet, as numpy's ``Generator.choice(replace=False)``. `Fifo` and `Lifo` then give the
-                next n items, heaps the n best. Takes up to 1.5 times as long. `probabilities` are of a draw from all.
+                batch does not hold yet, as numpy's ``Generator.choice(replace=False)``. Takes up to 1.5 times as long.
             lease: seconds from the return of this call, in which nobody else draws or evicts the items. `ack` ends
                 this; otherwise they are drawn again, before others. None: the items count as done at once.
+            keys: the items to draw, uint64[m], in place of `n` picks of the sampler.
+            probabilities: of each of `keys`, for the importance weights; None: these are ones.
+            budget: ``("tokens", 65_536)`` draws as many items as have this sum of sizes by a column (`Batch.split`).
 
         Raises:
-            Timeout: not enough items in time; the draws are given back. EndOfData: the table is finished, and nothing
-            is left. CapacityError: the batch fits no memory. StoreFull: not what is free; the draws are given back.
-            ValueError: a wrong argument; with replace=False also n above capacity, or sampler=Once(). AccessDenied,
-            CorruptData, StoreError: values (`error.keys`) of an `Opaque` table cannot be loaded; these count as drawn.
+            Timeout: not enough items in time. ItemsUnavailable: fewer than `min_n` of `keys` can be drawn. EndOfData:
+            the table is finished, and nothing is left. CapacityError: the batch fits no memory, or its first item no
+            budget. StoreFull: not what is free. ValueError: a wrong argument. AccessDenied, CorruptData, StoreError:
+            values (`error.keys`) of an `Opaque` table cannot be loaded; only these count as drawn.
         """
         backend, found = self._backend, None
-        now = min_n is None and columns is None and out is None and type(n) is int and 0 < n <= AT_ONCE
-        now = now and (replace is True or (replace is False and backend.repeats))
-        if now and (timeout is None or (type(timeout) in (float, int) and timeout >= 0)):
+        now = min_n is None and columns is None and out is None and not options
+        now = now and (timeout is None or (type(timeout) in (float, int) and timeout >= 0))
+        if now and type(n) is int and 0 < n <= AT_ONCE and (replace is True or (replace is False and backend.repeats)):
             if beta is None and (native := backend.prioritized) is not None:
                 beta = native.beta
             if beta is None or (type(beta) is float and 0 <= beta < math.inf):
@@ -213,7 +214,7 @@ class Table:
                 return Batch(*found)
             if type(found) is Batch:
                 return found
-        terms, beta = given_terms(backend, n, timeout, min_n, linger, beta, out, replace, lease)
+        terms, beta = draw_terms(backend, n, timeout, min_n, beta, out, replace, lease, options)
         return backend.sample(found, terms, beta, columns, out)
 
     def peek(self, keys: Any, *, columns: str | Iterable[str] | None = None) -> Batch:

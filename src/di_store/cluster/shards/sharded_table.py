@@ -33,6 +33,7 @@ from di_store.policy.samplers import Prioritized, Sampler
 from di_store.policy.settings import Settings
 from di_store.replay.batch import Batch, empty_batch
 from di_store.replay.keys import plain, shards_of, with_shard
+from di_store.replay.laws import NO_LAWS
 from di_store.replay.lease import NO_LEASES
 from di_store.replay.sampling import Terms
 from di_store.replay.stats import ShardedStats
@@ -62,6 +63,7 @@ class ShardedTable(TableBackend):
         "at": _ONE_ORDER,
         "positions": _ONE_ORDER,
         "export": Lack("writes one table", "on each node, di_store.attach() opens its shard as a table of that name"),
+        **NO_LAWS,
         **NO_LEASES,
     }
 
