@@ -115,7 +115,7 @@ ONE_ORDER = "compares with one order of all items: each shard has its own"
 EACH = "each shard keeps its own limits, evictions, and largest priority"
 SEVERAL = "`store.writer` and `store.mix` take no table in parts"
 GROUPS = "a table of groups has no parts"
-NO_LEASES = "a table in parts has no leases"
+NO_LEASES = 'draw="mass" has no leases, and draw="local" draws from one shard'
 ONE_FILE = "`export` writes one table: that of a shard, on its node"
 DISTINCT = '`replace=False` is for draws from one shard, draw="local"'
 MIN_SIZE = 'draw="mass" has no limiter but MinSize(n)'

@@ -31,8 +31,8 @@ class StoreError(Exception):
         remedy: the option or command that helps; empty if the message names it.
         holder: place in ``store.stats()["clients"]`` of the process that holds a lock or writes the object; None if the
             error concerns no process.
-        keys: uint64[m], keys of the items that the error concerns: values of an `Opaque` table cannot be loaded, or
-            items cannot be drawn; None if it concerns no items.
+        keys: uint64[m], keys of the items that the error concerns: values of an `Opaque` table cannot be loaded, items
+            cannot be drawn, or, in a call by keys of a table in parts, their shards failed. None if it concerns no items.
         places: positions of these items in the batch that was drawn, or in ``keys=``.
     """
 
@@ -71,6 +71,13 @@ def _text(message: str, remedy: str) -> str:
     if message and remedy:
         return f"{message} ({remedy})"
     return message or remedy
+
+
+def with_keys(error: StoreError, keys: Any, front: str) -> StoreError:
+    """The error with the keys that it concerns, and more in front of its text."""
+    error.message, error.keys = f"{front}: {error.message}", keys
+    error.args = (_text(error.message, error.remedy),)
+    return error
 
 
 class StoreNotFound(StoreError):

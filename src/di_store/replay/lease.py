@@ -17,9 +17,9 @@ _LACK = Lack(
     "use it in a process on the table's machine: di_store.attach(NAME).table()",
 )
 NO_LEASES = dict.fromkeys(("lease", "ack", "give_back", "extend"), _LACK)
-"""The calls and options that tables in parts, and mixtures of tables elsewhere, lack."""
+"""The calls and options that mixtures of tables elsewhere lack."""
 NO_LEASES_OF_LOADERS = {"loader(lease)": _LACK}
-"""The option that tables of other machines lack."""
+"""The option that tables of other machines and tables in parts lack."""
 
 
 class Leasing(Protocol):

@@ -168,7 +168,7 @@ class TableBackend(ABC):
         """As `sample`, with the sampler's own beta, for a step of a longer call."""
         found = None
         whole = columns is None and out is None and terms.min_n == terms.n <= AT_ONCE
-        if whole and (terms.replace or self.repeats):
+        if whole and terms.lease is None and (terms.replace or self.repeats):
             beta = None if (native := self.prioritized) is None else native.beta
             try:
                 found = (self.sample_now or self.first_sample)(terms.n, beta, None, not terms.replace)
@@ -213,17 +213,17 @@ class TableBackend(ABC):
     def update(self, keys: Array, values: Any, row: Any, deadline: Deadline, lease: int | None = None) -> int:
         """As `Table.update`. `lease`: acknowledges the leases with this number; None: none."""
 
+    @abstractmethod
     def end_leases(self, keys: Array, number: int, give_back: bool, deadline: Deadline) -> int:
         """As `Table.ack` and `Table.give_back`. `number`: of the draw, or `ANY_LEASE`."""
-        raise lacking(self, "give_back" if give_back else "ack")
 
+    @abstractmethod
     def extend_leases(self, keys: Array, number: int, seconds: float, deadline: Deadline) -> int:
         """As `Lease.extend`. A lease that was pickled may be loaded on another machine."""
-        raise lacking(self, "extend")
 
+    @abstractmethod
     def pickled_lease(self, number: int, keys: Array) -> tuple[Any, ...]:
         """What ``Lease.__reduce__`` returns."""
-        raise lacking(self, "extend")
 
     @abstractmethod
     def update_priorities(self, keys: Array, priorities: Array, deadline: Deadline) -> int: ...

@@ -88,6 +88,18 @@ class MassSource:
                 'leave it out, or use draw="local"'
             )
 
+    def check_lease(self, lease: float | None) -> None:
+        """Refuse a lease, for the same reason: a batch with a lease holds no item twice.
+
+        Raises:
+            ValueError: there is one.
+        """
+        if lease is not None:
+            raise ValueError(
+                f'lease={lease!r} with draw="mass": chance may give a shard more draws than it has items; '
+                'use draw="local"'
+            )
+
     def beta(self) -> float | None:
         """As `Source.beta`: the value that the shards last reported."""
         return next((each["beta"] for each in self.parts.answers.last() if each is not None), self.parts.settings.beta)

@@ -12,7 +12,7 @@ import numpy as np
 
 from di_store._core import KEY_SHARD_AT
 from di_store.base.dtypes import Array
-from di_store.base.errors import SchemaMismatch, StoreError
+from di_store.base.errors import SchemaMismatch, StoreError, with_keys
 from di_store.base.lacks import Lack
 from di_store.base.tree import flatten, unflatten
 from di_store.cluster.shards.aggregate import aggregate
@@ -34,7 +34,8 @@ from di_store.policy.settings import Settings
 from di_store.replay.batch import Batch, empty_batch
 from di_store.replay.keys import plain, shards_of, with_shard
 from di_store.replay.laws import NO_LAWS
-from di_store.replay.lease import NO_LEASES
+from di_store.replay.lease import NO_LEASES_OF_LOADERS
+from di_store.replay.local_table import load_lease
 from di_store.replay.sampling import Terms
 from di_store.replay.stats import ShardedStats
 from di_store.replay.stream import kind_of, leading_rows
@@ -64,7 +65,7 @@ class ShardedTable(TableBackend):
         "positions": _ONE_ORDER,
         "export": Lack("writes one table", "on each node, di_store.attach() opens its shard as a table of that name"),
         **NO_LAWS,
-        **NO_LEASES,
+        **NO_LEASES_OF_LOADERS,
     }
 
     def __init__(self, parts: Parts, pickled: tuple[Any, ...]) -> None:
@@ -95,6 +96,9 @@ class ShardedTable(TableBackend):
 
     def pickled(self) -> tuple[Any, ...]:
         return self._pickled
+
+    def pickled_lease(self, number: int, keys: Array) -> tuple[Any, ...]:
+        return load_lease, (*self._pickled, number, keys)
 
     # -- what it is like ----------------------------------------------------------------------------------------
 
@@ -158,6 +162,7 @@ class ShardedTable(TableBackend):
         if self.parts.by_mass:
             source = self._mass if columns is None else MassSource(self.parts, columns)
             source.check_replace(terms.n, terms.replace)
+            source.check_lease(terms.lease)
             return sample_by_mass(source, terms, beta, out)
         shard, deadline = self.parts.own(), terms.deadline
 
@@ -170,7 +175,10 @@ class ShardedTable(TableBackend):
             self.parts.is_lost(shard, error, deadline)  # a node without a shard of its own draws from another one then
             raise
         probabilities = self.parts.probabilities_here(deadline)
-        return of_whole(self.parts, shard, batch, probabilities.beta if beta is None else beta, probabilities)
+        whole = of_whole(self.parts, shard, batch, probabilities.beta if beta is None else beta, probabilities)
+        if terms.lease is not None:
+            whole._lease = self, terms.lease_number  # of the shard; all keys name it
+        return whole
 
     def peek(self, keys: Array, columns: str | Iterable[str] | None, deadline: Deadline | None = None) -> Batch:
         places = shards_of(keys)
@@ -226,9 +234,21 @@ class ShardedTable(TableBackend):
 
         def call(table: TableBackend, at: Array, own: Array, within: Deadline) -> int:
             mine = values if len(own) == len(keys) else unflatten(_of_items(leaves, at, len(keys)))
-            return table.update(own, mine, row, within)
+            return table.update(own, mine, row, within, lease)
 
         return self._by_key("update", keys, deadline, call, skips=False)
+
+    def end_leases(self, keys: Array, number: int, give_back: bool, deadline: Deadline) -> int:
+        def call(table: TableBackend, at: Array, own: Array, within: Deadline) -> int:
+            return table.end_leases(own, number, give_back, within)
+
+        return self._by_key("give_back" if give_back else "ack", keys, deadline, call, skips=False)
+
+    def extend_leases(self, keys: Array, number: int, seconds: float, deadline: Deadline) -> int:
+        def call(table: TableBackend, at: Array, own: Array, within: Deadline) -> int:
+            return table.extend_leases(own, number, seconds, within)
+
+        return self._by_key("extend", keys, deadline, call, skips=False)
 
     def update_priorities(self, keys: Array, priorities: Array, deadline: Deadline) -> int:
         if len(keys) != len(priorities):
@@ -283,6 +303,7 @@ class ShardedTable(TableBackend):
         """The sum of a call's results over the shards of these keys; `skips`: leaves out lost shards."""
         places, answers, done = shards_of(keys), self.parts.answers, 0
         failed: StoreError | None = None
+        missed: list[Array] = []
         self._check_places(keys, places)
         if skips:
             answers.newest(deadline=deadline.step(2))
@@ -300,8 +321,10 @@ class ShardedTable(TableBackend):
                 done += shard.call(step, make)
             except StoreError as error:
                 failed = failed or error
+                missed.append(at)
         if failed is not None:
-            raise failed
+            which = keys[np.concatenate(missed)]
+            raise with_keys(failed, which, f"{what}: {len(which)} of {len(keys)} keys were not reached (error.keys)")
         return done
 
     def _with_some(self, places: Array) -> list[Shard]:
