@@ -6,35 +6,28 @@
 #include "os/crc32c.h"
 #include "os/filesystem.h"
 #include "tier/page_crcs.h"
+#include "tier/table_locks.h"
 
 namespace di {
 namespace {
 
 constexpr u64 kStepBytes = 256u << 20;  // bodies listed in one step
-constexpr u32 kLookedAt = 4096;         // descriptors looked at in one hold
 constexpr std::size_t kMostListed = 100;
 constexpr u64 kHead = 0, kBody = 1;  // low bit of a read's tag
 
 }  // namespace
 
-void BodyCheck::list(Deadline deadline) {
+bool BodyCheck::list(Deadline deadline) {
   bodies_.clear();
   const TierHeader& tier_header = heap_.memory.tier_header();
-  HeapGuard guard(heap_, deadline);
-  const u32 count = heap_.descriptor_count();
   u64 bytes = 0;
-  for (u32 looked = 0; next_ < count && looked < kLookedAt && bytes < kStepBytes; ++looked, ++next_) {
-    const u64 word = heap_.descriptor(next_).word.load();
-    if (word_kind(word) != ObjectKind::kChunk || word_state(word) != ObjectState::kSealed) continue;
-    if (!heap_.chunk_memory.has_attachments(next_)) continue;
-    const ChunkTier& tier = *heap_.chunk_memory.tier(next_);
+  const auto visit = [&](u32 chunk, const ChunkTier& tier) {
     const u64 place = tier.place.load();
-    if (tier.stored_pages.load() == 0 || place_segment(place) >= kMaxSegments || is_given_up(heap_, next_)) continue;
-    const std::span<u8> head = heap_.chunk_memory.head_bytes(next_);
-    const std::span<const u32> crcs = page_checksums(head, tier, tier.stored_bytes);
-    if (crcs.empty()) continue;
+    if (tier.stored_pages.load() == 0 || place_segment(place) >= kMaxSegments || is_given_up(heap_, chunk)) return true;
+    const std::span<const u32> crcs = page_checksums(heap_.chunk_memory.head_bytes(chunk), tier, tier.stored_bytes);
+    if (crcs.empty()) return true;
     const SegmentEntry& segment = tier_header.segment[place_segment(place)];
-    bodies_.push_back({next_,
+    bodies_.push_back({chunk,
                        segment.file,
                        place_page(place),
                        tier.stored_pages.load(),
@@ -44,7 +37,9 @@ void BodyCheck::list(Deadline deadline) {
                        {crcs.begin(), crcs.end()},
                        (segment.file & kLinkedFile) != 0});
     bytes += tier.stored_bytes;
-  }
+    return bytes < kStepBytes;
+  };
+  return visit_closed_chunks(heap_, &next_, deadline, visit);
 }
 
 void BodyCheck::note_bad(u64 number, const std::string& what, bool no_file) {
@@ -123,12 +118,10 @@ void BodyCheck::read_records() {
 }
 
 bool BodyCheck::is_still_there(const Listed& body) const {
-  const u64 word = heap_.descriptor(body.chunk).word.load();
-  if (word_kind(word) != ObjectKind::kChunk || word_state(word) != ObjectState::kSealed) return false;
-  if (!heap_.chunk_memory.has_attachments(body.chunk)) return false;
-  const ChunkTier& tier = *heap_.chunk_memory.tier(body.chunk);
-  const u64 place = tier.place.load();
-  if (tier.uid != body.uid || tier.stored_pages.load() != body.pages || place_page(place) != body.page) return false;
+  const ChunkTier* const tier = closed_chunk(heap_, body.chunk);
+  if (tier == nullptr || tier->uid != body.uid || tier->stored_pages.load() != body.pages) return false;
+  const u64 place = tier->place.load();
+  if (place_page(place) != body.page) return false;
   const SegmentEntry& segment = heap_.memory.tier_header().segment[std::min(place_segment(place), kMaxSegments - 1)];
   return segment.file == body.file && segment.incarnation == body.incarnation;
 }
@@ -153,11 +146,11 @@ void BodyCheck::report(Deadline deadline) {
 }
 
 bool BodyCheck::step(Deadline deadline) {
-  list(deadline);
+  const bool more = list(deadline);
   read_headers();
   read_records();
   report(deadline);
-  return next_ < heap_.descriptor_count();
+  return more;
 }
 
 std::vector<std::string> BodyCheck::findings() const {

@@ -40,7 +40,7 @@ class BodyCheck {
     std::string what;
     bool no_file = false;
   };
-  void list(Deadline deadline);
+  bool list(Deadline deadline);  // false: these are the last
   void read_headers();
   void read_records();
   bool is_record(const Listed& body, const SegmentHeader& segment, std::span<const u8> pages) const;

@@ -18,13 +18,11 @@ constexpr u32 kChoice = 16;  // of this many bodies, the least read one is dropp
 
 // Under the heap's lock; an answer to act on also needs the locks of the chunk's tables.
 BodyDrops::Keeps BodyDrops::what_keeps(u32 chunk) const {
-  const u64 word = heap_.descriptor(chunk).word.load();
-  if (word_kind(word) != ObjectKind::kChunk || word_state(word) != ObjectState::kSealed) return Keeps::kMore;
+  if (!is_closed_chunk(heap_, chunk)) return Keeps::kMore;
   // Most chunks are on disk only or in memory only, and their heads are not in the caches.
   if ((heap_.descriptor(chunk).summary.body.load(std::memory_order_relaxed) & kBodyHasCopy) == 0) return Keeps::kMore;
-  if (!heap_.chunk_memory.has_attachments(chunk)) return Keeps::kMore;
-  const ChunkTier& tier = *heap_.chunk_memory.tier(chunk);
-  if (tier.body.load() == 0 || tier.stored_pages.load() == 0) return Keeps::kMore;
+  const ChunkTier* const tier = closed_chunk(heap_, chunk);
+  if (tier == nullptr || tier->body.load() == 0 || tier->stored_pages.load() == 0) return Keeps::kMore;
   return is_read(heap_, chunk) ? Keeps::kReaders : Keeps::kNothing;
 }
 

@@ -102,10 +102,9 @@ BodyMover::Await BodyMover::await(Deadline deadline) {
 // ------------------------------------------------------------------------------------------------------------ claims
 // Under the heap's lock. True: the body is claimed and listed.
 bool BodyMover::claim_one(const StoredBody& body) {
-  const u64 word = heap_.descriptor(body.chunk).word.load();
-  if (word_kind(word) != ObjectKind::kChunk || word_state(word) != ObjectState::kSealed) return false;
-  if (!heap_.chunk_memory.has_attachments(body.chunk)) return false;
-  ChunkTier& tier = *heap_.chunk_memory.tier(body.chunk);
+  ChunkTier* const found = closed_chunk(heap_, body.chunk);
+  if (found == nullptr) return false;
+  ChunkTier& tier = *found;
   if (tier.uid != body.uid || tier.place.load() != body.place || tier.stored_pages.load() == 0) return false;
   if (const u32 claim = tier.claim.load(); claim != 0 && !owner_gone(heap_.client, claim)) return false;
   if (is_read(heap_, body.chunk)) {
@@ -120,7 +119,7 @@ bool BodyMover::claim_one(const StoredBody& body) {
   Move& move = moves_.emplace_back();  // first: a claim that is not listed would never end
   tier.claim.store(lock_owner_word(heap_.client));
   move.chunk = body.chunk;
-  move.word = word;
+  move.word = heap_.descriptor(body.chunk).word.load();
   move.uid = body.uid;
   move.place = body.place;
   move.file = heap_.memory.tier_header().segment[place_segment(body.place)].file;

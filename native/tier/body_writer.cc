@@ -6,6 +6,7 @@
 
 #include "tier/body_packs.h"
 #include "tier/page_crcs.h"
+#include "tier/table_locks.h"
 
 namespace di {
 namespace {
@@ -30,12 +31,11 @@ std::span<u32> checksums(const Heap& heap, u32 chunk) {
 
 // Whether the chunk is closed and its body lies only in memory.
 bool lacks_copy(const Heap& heap, u32 chunk) {
-  const u64 word = heap.descriptor(chunk).word.load();
-  if (word_kind(word) != ObjectKind::kChunk || word_state(word) != ObjectState::kSealed) return false;
+  if (!is_closed_chunk(heap, chunk)) return false;
   const u64 body = heap.descriptor(chunk).summary.body.load(std::memory_order_relaxed);
   if (body == 0 || (body & kBodyHasCopy) != 0) return false;  // true of most chunks, whose heads are not in the caches
-  if (!heap.chunk_memory.has_attachments(chunk)) return false;
-  return heap.chunk_memory.tier(chunk)->stored_pages.load() == 0 && !checksums(heap, chunk).empty();
+  const ChunkTier* const tier = closed_chunk(heap, chunk);
+  return tier != nullptr && tier->stored_pages.load() == 0 && !checksums(heap, chunk).empty();
 }
 
 }  // namespace

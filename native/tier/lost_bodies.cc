@@ -1,18 +1,8 @@
 #include "tier/lost_bodies.h"
 
+#include "tier/table_locks.h"
+
 namespace di {
-namespace {
-
-constexpr u32 kLookedAt = 4096;  // descriptors looked at in one hold
-
-// Whether this is a closed chunk, about which everything is known.
-bool is_closed(const Heap& heap, u32 chunk) {
-  const u64 word = heap.descriptor(chunk).word.load();
-  return word_kind(word) == ObjectKind::kChunk && word_state(word) == ObjectState::kSealed &&
-         heap.chunk_memory.has_attachments(chunk);
-}
-
-}  // namespace
 
 bool is_given_up(const Heap& heap, u32 chunk) {
   const ChunkTier* const tier = heap.chunk_memory.tier(chunk);
@@ -44,9 +34,9 @@ void LostBodies::note_file(u32 file, const std::string& what) {
 }
 
 void LostBodies::lose_copy(u32 chunk, u64 uid, const std::string& what) {
-  if (!is_closed(heap_, chunk)) return;
-  ChunkTier& tier = *heap_.chunk_memory.tier(chunk);
-  if (tier.uid != uid || tier.stored_pages.load() == 0) return;
+  ChunkTier* const found = closed_chunk(heap_, chunk);
+  if (found == nullptr || found->uid != uid || found->stored_pages.load() == 0) return;
+  ChunkTier& tier = *found;
   if (tier.body.load() == 0) {
     if (tier.damaged.exchange(1) == 0)
       heap_.memory.tier_header().damaged_chunks.fetch_add(1, std::memory_order_relaxed);
@@ -63,16 +53,15 @@ std::vector<LostBody> LostBodies::collect(bool marked, Deadline deadline) {
     files = files_;
   }
   std::vector<LostBody> found;
-  for (u32 next = 0; (marked || !files.empty()) && next < heap_.descriptor_count();) {
-    HeapGuard guard(heap_, deadline);
-    for (u32 seen = 0; seen < kLookedAt && next < heap_.descriptor_count(); ++seen, ++next) {
-      if (!is_closed(heap_, next)) continue;
-      const ChunkTier& tier = *heap_.chunk_memory.tier(next);
-      if (marked && tier.damaged.load() != 0) list(next, tier.uid, "");
-      const u32 segment = place_segment(tier.place.load());
-      if (tier.stored_pages.load() == 0 || segment >= kMaxSegments) continue;
-      if (files.contains(heap_.memory.tier_header().segment[segment].file)) lose_copy(next, tier.uid, "");
-    }
+  const auto visit = [&](u32 chunk, const ChunkTier& tier) {
+    if (marked && tier.damaged.load() != 0) list(chunk, tier.uid, "");
+    const u32 segment = place_segment(tier.place.load());
+    if (tier.stored_pages.load() != 0 && segment < kMaxSegments &&
+        files.contains(heap_.memory.tier_header().segment[segment].file))
+      lose_copy(chunk, tier.uid, "");
+    return true;
+  };
+  for (u32 next = 0; (marked || !files.empty()) && visit_closed_chunks(heap_, &next, deadline, visit);) {
   }
   os::LocalGuard<std::mutex> local(mutex_);
   for (const auto& [file, what] : files) {

@@ -11,7 +11,6 @@ namespace {
 // docs/how_the_disk_works.md.
 constexpr double kMostNeeded = 0.75, kMostNeededOfAll = 0.94;
 constexpr std::size_t kCandidates = 32;
-constexpr u32 kLookedAt = 4096;  // descriptors looked at in one hold
 // "Soon" means the older half of the bodies that leave in order. The bodies of one file differ in age by as much as
 // memory holds, because newer ones are written first.
 constexpr u64 kSoonShare = 2;
@@ -36,25 +35,20 @@ SparseFiles::Candidates SparseFiles::look(const std::vector<DiskSpace::Sparse>& 
                    std::vector<std::vector<u64>>(candidates.size()), std::vector<bool>(candidates.size())};
   std::vector<u32> candidate(kMaxSegments, kNone);
   for (u32 i = 0; i < candidates.size(); ++i) candidate[candidates[i].number] = i;
-  for (u32 chunk = 0, count = 1; chunk < count;) {
-    HeapGuard guard(heap_, deadline);
-    count = heap_.descriptor_count();
-    for (const u32 end = std::min(count, chunk + kLookedAt); chunk < end; ++chunk) {
-      const u64 word = heap_.descriptor(chunk).word.load();
-      if (word_kind(word) != ObjectKind::kChunk || word_state(word) != ObjectState::kSealed) continue;
-      if (!heap_.chunk_memory.has_attachments(chunk)) continue;
-      const ChunkTier& tier = *heap_.chunk_memory.tier(chunk);
-      const bool in_order = leaves_in_order(chunk);
-      if (in_order) found.first_in_order = std::min(found.first_in_order, tier.uid);
-      const u64 place = tier.place.load();
-      if (tier.stored_pages.load() == 0 || place_segment(place) >= kMaxSegments) continue;
-      const u32 at = candidate[place_segment(place)];
-      if (at == kNone || !heap_.disk.is_same(place_segment(place), candidates[at].incarnation)) continue;
-      const u32 claim = tier.claim.load();
-      if (is_read(heap_, chunk) || (claim != 0 && !owner_gone(heap_.client, claim))) found.held[at] = true;
-      found.bodies[at].push_back({chunk, tier.uid, place});
-      if (in_order) found.in_order[at].push_back(tier.uid);
-    }
+  const auto visit = [&](u32 chunk, const ChunkTier& tier) {
+    const bool in_order = leaves_in_order(chunk);
+    if (in_order) found.first_in_order = std::min(found.first_in_order, tier.uid);
+    const u64 place = tier.place.load();
+    if (tier.stored_pages.load() == 0 || place_segment(place) >= kMaxSegments) return true;
+    const u32 at = candidate[place_segment(place)];
+    if (at == kNone || !heap_.disk.is_same(place_segment(place), candidates[at].incarnation)) return true;
+    const u32 claim = tier.claim.load();
+    if (is_read(heap_, chunk) || (claim != 0 && !owner_gone(heap_.client, claim))) found.held[at] = true;
+    found.bodies[at].push_back({chunk, tier.uid, place});
+    if (in_order) found.in_order[at].push_back(tier.uid);
+    return true;
+  };
+  for (u32 next = 0; visit_closed_chunks(heap_, &next, deadline, visit);) {
   }
   return found;
 }

@@ -14,12 +14,10 @@ constexpr double kTieFactor = 1.05;                    // factors that differ by
 }  // namespace
 
 void TableShares::look(u32 chunk) {
-  const u64 word = heap_.descriptor(chunk).word.load();
-  if (word_kind(word) != ObjectKind::kChunk || word_state(word) != ObjectState::kSealed) return;
-  if (!heap_.chunk_memory.has_attachments(chunk)) return;
-  const ChunkTier& tier = *heap_.chunk_memory.tier(chunk);
+  const ChunkTier* const tier = closed_chunk(heap_, chunk);
+  if (tier == nullptr) return;
   const double bytes = static_cast<double>(heap_.chunk_memory.block_bytes(chunk));
-  const u32 pages = tier.stored_pages.load();
+  const u32 pages = tier->stored_pages.load();
   for (const u32 table : tables_of(heap_, chunk)) {
     ChunkTotals& seen = seen_[table];
     const u32 generation = heap_.memory.table(table).generation.load();
