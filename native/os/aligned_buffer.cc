@@ -13,6 +13,8 @@ namespace di::os {
 
 namespace {
 
+constexpr std::size_t kMostIdle = 4;
+
 u64 rounded(u64 bytes, u64 unit) { return (std::max<u64>(bytes, 1) + unit - 1) & ~(unit - 1); }
 
 // At a multiple of kSliceBytes if the size allows huge pages: older kernels place huge pages only there.
@@ -50,6 +52,27 @@ void AlignedBuffer::clear() {
   if (at_ != nullptr && pid_ == pid()) unmap_private(at_, bytes_, bytes_);
   at_ = nullptr;
   bytes_ = 0;
+}
+
+AlignedBuffer SpareBuffers::take(u64 bytes) {
+  {
+    LocalGuard<std::mutex> local(mutex_);
+    for (AlignedBuffer& buffer : idle_)
+      if (buffer.bytes() >= bytes) {
+        std::swap(buffer, idle_.back());
+        AlignedBuffer found = std::move(idle_.back());
+        idle_.pop_back();
+        return found;
+      }
+  }
+  return AlignedBuffer(bytes);
+}
+
+void SpareBuffers::give(AlignedBuffer buffer) {
+  LocalGuard<std::mutex> local(mutex_);
+  if (idle_.size() < kMostIdle) return idle_.push_back(std::move(buffer));
+  for (AlignedBuffer& other : idle_)
+    if (other.bytes() < buffer.bytes()) return std::swap(other, buffer);
 }
 
 }  // namespace di::os

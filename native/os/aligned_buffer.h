@@ -1,6 +1,10 @@
 // Memory for reads and writes past the page cache (O_DIRECT).
 #pragma once
 
+#include <mutex>
+#include <utility>
+#include <vector>
+
 #include "base/types.h"
 
 namespace di::os {
@@ -30,6 +34,31 @@ class AlignedBuffer {
   u8* at_ = nullptr;
   u64 bytes_ = 0;
   u32 pid_ = 0;  // the process that has these pages; in a forked child, other memory may lie at at_
+};
+
+// Some buffers that are used again: pages that were touched before cost a sixth of fresh ones. For several threads.
+class SpareBuffers {
+ public:
+  AlignedBuffer take(u64 bytes);
+  void give(AlignedBuffer buffer);
+  class Borrowed;  // a buffer for one scope
+
+ private:
+  std::mutex mutex_;
+  std::vector<AlignedBuffer> idle_;
+};
+
+class SpareBuffers::Borrowed {
+ public:
+  Borrowed(SpareBuffers& spare, u64 bytes) : spare_(spare), buffer_(spare.take(bytes)) {}
+  ~Borrowed() { spare_.give(std::move(buffer_)); }
+  Borrowed(const Borrowed&) = delete;
+  Borrowed& operator=(const Borrowed&) = delete;
+  u8* data() const { return buffer_.data(); }
+
+ private:
+  SpareBuffers& spare_;
+  AlignedBuffer buffer_;
 };
 
 }  // namespace di::os

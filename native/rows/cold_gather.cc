@@ -8,7 +8,7 @@
 namespace di {
 
 struct ColdGather::Portion {
-  explicit Portion(BodyMemory& memory) : buffers(memory) {}
+  explicit Portion(os::SpareBuffers& memory) : buffers(memory) {}
 
   std::vector<u32> items;
   std::vector<Span> spans;  // of the portion's items

@@ -11,33 +11,11 @@
 namespace di {
 namespace {
 
-constexpr std::size_t kMostIdle = 4;
 constexpr u64 kAlign = 64;
 
 u64 aligned(u64 bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
 }  // namespace
-
-os::AlignedBuffer BodyMemory::take(u64 bytes) {
-  {
-    os::LocalGuard<std::mutex> local(mutex_);
-    for (os::AlignedBuffer& buffer : idle_)
-      if (buffer.bytes() >= bytes) {
-        std::swap(buffer, idle_.back());
-        os::AlignedBuffer found = std::move(idle_.back());
-        idle_.pop_back();
-        return found;
-      }
-  }
-  return os::AlignedBuffer(bytes);
-}
-
-void BodyMemory::give(os::AlignedBuffer buffer) {
-  os::LocalGuard<std::mutex> local(mutex_);
-  if (idle_.size() < kMostIdle) return idle_.push_back(std::move(buffer));
-  for (os::AlignedBuffer& other : idle_)
-    if (other.bytes() < buffer.bytes()) return std::swap(other, buffer);
-}
 
 // The place and form of a body on disk.
 struct BodyReader::Stored {

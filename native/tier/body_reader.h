@@ -12,24 +12,13 @@
 
 namespace di {
 
-// A pool of read buffers, kept from batch to batch: pages that were touched before cost a sixth of fresh ones.
-class BodyMemory {
- public:
-  os::AlignedBuffer take(u64 bytes);
-  void give(os::AlignedBuffer buffer);
-
- private:
-  std::mutex mutex_;
-  std::vector<os::AlignedBuffer> idle_;
-};
-
 class BodyReader;
 
 // The buffers that hold the parts of one batch until it is copied. A forked child has none of this memory, and does not
 // touch the parent's pool.
 class BodyBuffers {
  public:
-  explicit BodyBuffers(BodyMemory& memory) : memory_(memory) {}
+  explicit BodyBuffers(os::SpareBuffers& memory) : memory_(memory) {}
   ~BodyBuffers() {
     if (pid_ != os::pid()) return;
     for (os::AlignedBuffer& buffer : buffers_) memory_.give(std::move(buffer));
@@ -39,7 +28,7 @@ class BodyBuffers {
 
  private:
   friend class BodyReader;
-  BodyMemory& memory_;
+  os::SpareBuffers& memory_;
   u32 pid_ = os::pid();
   std::vector<os::AlignedBuffer> buffers_;
 };
@@ -56,7 +45,7 @@ class BodyReader {
  public:
   BodyReader(const Heap& heap, LostBodies& lost) : heap_(heap), lost_(lost) {}
 
-  BodyMemory& memory() { return memory_; }
+  os::SpareBuffers& memory() { return memory_; }
   // Reads all missing parts, many at a time, checks and unpacks them. The caller holds the chunks as a reader. Takes no
   // shared lock. Throws kRowsLost when stored bytes are gone or differ from those that were written: all such chunks
   // are noted by then, and their items must be removed before the next try. Throws kStoreError when this process cannot
@@ -79,7 +68,7 @@ class BodyReader {
 
   const Heap& heap_;
   LostBodies& lost_;
-  BodyMemory memory_;
+  os::SpareBuffers memory_;
 };
 
 }  // namespace di

@@ -12,20 +12,6 @@ namespace {
 
 constexpr u64 kPieceBytes = u64{1} << 20;
 
-// A buffer from the pool for one scope.
-class Borrowed {
- public:
-  Borrowed(BodyMemory& memory, u64 bytes) : memory_(memory), buffer_(memory.take(bytes)) {}
-  ~Borrowed() { memory_.give(std::move(buffer_)); }
-  Borrowed(const Borrowed&) = delete;
-  Borrowed& operator=(const Borrowed&) = delete;
-  u8* data() const { return buffer_.data(); }
-
- private:
-  BodyMemory& memory_;
-  os::AlignedBuffer buffer_;
-};
-
 bool is_of(const LogRecord& record, const u8* id, u64 bytes) {
   return record.kind == LogKind::kObject && record.extra_bytes == 0 && record.bytes == bytes &&
          std::memcmp(record.id, id, sizeof record.id) == 0;
@@ -52,8 +38,8 @@ bool ObjectReader::read(const LogPlace& place, const u8* id, std::span<u8> to) {
     throw os::file_error("the file " + path + " cannot be read", number);
   }
   const u64 first = place.offset + sizeof(LogRecord), end = first + to.size();
-  const Borrowed pages(memory_,
-                       std::min(pages_of(end) * kPageBytes - place.offset / kPageBytes * kPageBytes, kPieceBytes));
+  const os::SpareBuffers::Borrowed pages(
+      memory_, std::min(pages_of(end) * kPageBytes - place.offset / kPageBytes * kPageBytes, kPieceBytes));
   LogRecord record;
   for (u64 at = place.offset / kPageBytes * kPageBytes; at < end; at += kPieceBytes) {
     const u64 wanted = std::min(pages_of(end) * kPageBytes - at, kPieceBytes);

@@ -22,7 +22,7 @@ class ObjectReader {
  private:
   const Heap& heap_;
   const TierFolder& folder_;
-  BodyMemory memory_;
+  os::SpareBuffers memory_;
 };
 
 }  // namespace di

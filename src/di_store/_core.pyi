@@ -873,9 +873,9 @@ def crc32c(data: Any, before: int = 0) -> int:
     Of the bytes of a C-contiguous buffer, after bytes whose checksum is `before`.
     """
 
-class PieceWriter:
+class PieceFile:
     """
-    Threads that write a payload; extents: uint64[n, 3] of address, offset, bytes.
+    A payload that several threads write or read in pieces; extents: uint64[n, 3] of address, offset, bytes.
     """
 
     def __init__(
@@ -885,30 +885,13 @@ class PieceWriter:
         payload_bytes: int,
         piece_bytes: int,
         extents: numpy.typing.NDArray[numpy.uint64],
-        threads: int,
         owners: object,
+        writes: bool,
     ) -> None: ...
-    def wait(self, seconds: float) -> bool: ...
-    def crcs(self) -> numpy.typing.NDArray[numpy.uint32]: ...
-    def stop(self) -> None: ...
+    def write(self, number: int) -> int: ...
     def finish(self, head: bytes) -> None: ...
-
-class PieceReader:
-    """Threads that read a payload into the memory of extents."""
-
-    def __init__(
-        self,
-        path: str,
-        begin: int,
-        payload_bytes: int,
-        piece_bytes: int,
-        extents: numpy.typing.NDArray[numpy.uint64],
-        crcs: numpy.typing.NDArray[numpy.uint32],
-        threads: int,
-        owners: object,
-    ) -> None: ...
-    def wait(self, seconds: float) -> bool: ...
-    def stop(self) -> None: ...
+    def read(self, number: int, crc: int) -> None: ...
+    def wanted(self) -> numpy.typing.NDArray[numpy.uint64]: ...
 
 FRAME_MAX_META_BYTES: int = 1048576
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ import pytest
 import di_store
 from checkpoint import dying
 from di_store import _core
+from di_store.checkpoint.helpers import with_helpers
 
 POINTS = ("python", "pieces.write", "pieces.head", "pieces.sync")
 KILLED = -signal.SIGKILL
@@ -114,15 +116,49 @@ def test_a_fork_during_a_save_ends_normally(tmp_path: Path) -> None:
     memory = np.zeros(64 << 20, np.uint8)
     extents = np.array([[memory.ctypes.data, 0, memory.nbytes]], np.uint64)
     (tmp_path / "file").touch()
-    writer = _core.PieceWriter(str(tmp_path / "file"), 4_096, memory.nbytes, 1 << 20, extents, 2, memory)
+    file = _core.PieceFile(str(tmp_path / "file"), 4_096, memory.nbytes, 1 << 20, extents, memory, writes=True)
+    written: list[int] = []
+    begun, forked = threading.Event(), threading.Event()
 
-    def run() -> None:
-        writer.stop()
-        di_store.save(tmp_path / "child", 1)
+    def write(numbers: Iterator[int]) -> None:
+        for number in numbers:
+            file.write(number)
+            written.append(number)
+            begun.set()
+            assert forked.wait(60)
 
-    assert ended(child(run)) == 0
+    saving = threading.Thread(target=with_helpers, args=(range(64), write, 2))
+    saving.start()
+    assert begun.wait(60)
+    saver = child(lambda: di_store.save(tmp_path / "child", 1))
+    forked.set()
+    assert ended(saver) == 0
     assert di_store.load(tmp_path / "child") == 1
-    assert writer.wait(60)
+    saving.join(60)
+    assert sorted(written) == list(range(64))
+
+
+@pytest.mark.parametrize("main", [True, False], ids=["own", "helper"])
+def test_a_failed_piece_ends_all_threads(tmp_path: Path, main: bool) -> None:
+    """Whichever thread fails: each ends after its piece, and the memory may go."""
+    memory = np.zeros(100 << 16, np.uint8)
+    extents = np.array([[memory.ctypes.data, 0, memory.nbytes]], np.uint64)
+    (tmp_path / "file").touch()
+    file = _core.PieceFile(str(tmp_path / "file"), 4_096, memory.nbytes, 1 << 16, extents, memory, writes=True)
+    before = threading.active_count()
+    all_run = threading.Barrier(3)
+
+    def write(numbers: Iterator[int]) -> None:
+        for at, number in enumerate(numbers):
+            file.write(number)
+            if at == 0:
+                all_run.wait(60)
+            if (threading.current_thread() is threading.main_thread()) is main:
+                raise KeyError(number)
+
+    with pytest.raises(KeyError):
+        with_helpers(range(100), write, 3)
+    assert threading.active_count() == before
 
 
 def test_ctrl_c_during_a_save_keeps_the_old_checkpoint(tmp_path: Path) -> None:

@@ -138,8 +138,8 @@ MUTANTS = [
     Mutant(
         "pieces-are-not-verified",
         "checkpoint",
-        "native/tier/pieces.cc::PieceReader::read",
-        "crc32c(to, piece.bytes) == crcs_[piece.number]",
+        "native/tier/pieces.cc::PieceFile::read_to",
+        "crc32c(to, piece.bytes) == crc",
         "true",
         ("native:test_pieces", f"{FOLDER}/test_tree_damage.py::test_every_flipped_byte_is_noticed"),
     ),

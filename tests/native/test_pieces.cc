@@ -3,10 +3,13 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <thread>
 
 #include "check.h"
 
@@ -48,7 +51,7 @@ struct Parts {
     }
     payload += at.below(100);
   }
-  PieceFile file(const std::string& path) const { return {path, kBegin, payload, kPiece}; }
+  PieceLayout file(const std::string& path) const { return {path, kBegin, payload, kPiece}; }
   void clear() {
     for (Bytes& each : memory) std::fill(each.begin(), each.end(), u8{0xa5});
   }
@@ -58,18 +61,43 @@ struct Parts {
   u64 payload = 0;
 };
 
-bool ends(PieceThreads& threads) {
-  for (int slice = 0; slice < 600; ++slice)
-    if (threads.wait(0.1)) return true;
-  return false;
+// Three threads, each with the next of `count` pieces. Throws the first error.
+template <class Move>
+void in_threads(u64 count, const Move& move) {
+  std::atomic<u64> next{0};
+  std::atomic<bool> failed{false};
+  std::exception_ptr error;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i)
+    threads.emplace_back([&] {
+      try {
+        for (u64 at = next++; at < count && !failed; at = next++) move(at);
+      } catch (...) {
+        if (!failed.exchange(true)) error = std::current_exception();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  if (error) std::rethrow_exception(error);
+}
+
+std::vector<u32> write_all(PieceFile* file, const PieceLayout& layout) {
+  std::vector<u32> crcs(layout.pieces());
+  in_threads(crcs.size(), [&](u64 number) { crcs[number] = file->write(number); });
+  return crcs;
+}
+
+void read_all(const PieceLayout& layout, const std::vector<Extent>& extents, const std::vector<u32>& crcs) {
+  PieceFile file(layout, extents, false);
+  const std::vector<u64> wanted = file.wanted();
+  in_threads(wanted.size(), [&](u64 at) { file.read(wanted[at], crcs[wanted[at]]); });
 }
 
 std::vector<u32> written(const Parts& parts, const std::string& path) {
-  PieceWriter writer(parts.file(path), parts.extents, 3);
-  CHECK(ends(writer));
+  PieceFile file(parts.file(path), parts.extents, true);
+  const std::vector<u32> crcs = write_all(&file, parts.file(path));
   const u8 head[] = {'h', 'e', 'a', 'd'};
-  writer.finish(head);
-  return writer.crcs();
+  file.finish(head);
+  return crcs;
 }
 
 template <class Call>
@@ -83,10 +111,7 @@ bool is_refused(Code code, Call call) {
 }
 
 bool read_is_refused(const Parts& parts, const std::string& path, const std::vector<u32>& crcs) {
-  return is_refused(Code::kCorruptData, [&] {
-    PieceReader reader(parts.file(path), parts.extents, crcs, 3);
-    ends(reader);
-  });
+  return is_refused(Code::kCorruptData, [&] { read_all(parts.file(path), parts.extents, crcs); });
 }
 
 void test_what_is_written_is_read() {
@@ -103,8 +128,7 @@ void test_what_is_written_is_read() {
         wanted.push_back(parts.extents[i]);
       else
         parts.memory[i] = before[i];
-    PieceReader reader(parts.file(at.path()), wanted, crcs, 3);
-    CHECK(ends(reader));
+    read_all(parts.file(at.path()), wanted, crcs);
     CHECK(parts.memory == before);
     std::filesystem::remove(at.path());
   }
@@ -115,21 +139,17 @@ void test_aligned_memory() {
   Fixture at(6);
   const os::AlignedBuffer memory(10 * kPiece);
   const u64 bytes = 9 * kPiece + 12'345;
-  const PieceFile file{at.fresh(), kBegin, bytes, kPiece};
+  const PieceLayout layout{at.fresh(), kBegin, bytes, kPiece};
   for (u64 i = 0; i < bytes; ++i) memory.data()[i] = static_cast<u8>(at.random());
   const Bytes before(memory.data(), memory.data() + bytes);
-  PieceWriter writer(file, {{memory.data(), 0, bytes}}, 2);
-  CHECK(ends(writer));
+  const std::vector<Extent> all{{memory.data(), 0, bytes}};
+  PieceFile file(layout, all, true);
+  std::vector<u32> crcs = write_all(&file, layout);
   std::memset(memory.data(), 0, bytes);
-  PieceReader reader(file, {{memory.data(), 0, bytes}}, writer.crcs(), 2);
-  CHECK(ends(reader));
+  read_all(layout, all, crcs);
   CHECK(std::memcmp(memory.data(), before.data(), bytes) == 0);
-  std::vector<u32> wrong = writer.crcs();
-  wrong[4] ^= 1;
-  CHECK(is_refused(Code::kCorruptData, [&] {
-    PieceReader again(file, {{memory.data(), 0, bytes}}, wrong, 2);
-    ends(again);
-  }));
+  crcs[4] ^= 1;
+  CHECK(is_refused(Code::kCorruptData, [&] { read_all(layout, all, crcs); }));
 }
 
 void test_damage() {
@@ -158,7 +178,7 @@ void test_extents_are_checked() {
   u8 byte = 0;
   const auto refused = [&](std::vector<Extent> extents) {
     return is_refused(Code::kCorruptData,
-                      [&] { PieceWriter({at.fresh(), kBegin, 10, kPiece}, std::move(extents), 1); });
+                      [&] { PieceFile({at.fresh(), kBegin, 10, kPiece}, std::move(extents), true); });
   };
   CHECK(refused({{&byte, 10, 1}}) && refused({{&byte, 5, 1}, {&byte, 5, 1}}) && refused({{&byte, 1, ~u64{0}}}));
   CHECK(refused({{&byte, 11, 0}}));
@@ -168,7 +188,7 @@ void test_extents_are_checked() {
 struct Whole {  // a payload of ten pieces
   explicit Whole(const Fixture& at) : file{at.fresh(), kBegin, memory.size(), kPiece} {}
   Bytes memory = Bytes(10 * kPiece);
-  PieceFile file;
+  PieceLayout file;
   std::vector<Extent> extents{{memory.data(), 0, memory.size()}};
 };
 
@@ -176,9 +196,9 @@ bool writing_fails(const Fixture& at, const char* fault, Code code) {
   os::arm_fault(fault);
   Whole whole(at);
   const bool refused = is_refused(code, [&] {
-    PieceWriter writer(whole.file, whole.extents, 3);
-    ends(writer);
-    writer.finish({whole.memory.data(), 100});
+    PieceFile file(whole.file, whole.extents, true);
+    write_all(&file, whole.file);
+    file.finish({whole.memory.data(), 100});
   });
   os::arm_fault("");
   return refused;
@@ -193,30 +213,14 @@ void test_failing_calls() {
   CHECK(writing_fails(at, "file.write:11:EIO", Code::kStoreError));  // the head
   CHECK(writing_fails(at, "file.sync:1:EIO", Code::kStoreError));
   Whole whole(at);
-  PieceWriter writer(whole.file, whole.extents, 3);
-  CHECK(ends(writer));
+  PieceFile file(whole.file, whole.extents, true);
+  const std::vector<u32> crcs = write_all(&file, whole.file);
+  CHECK(is_refused(Code::kInvalid, [&] { file.write(10); }) && is_refused(Code::kInvalid, [&] { file.read(10, 0); }));
   os::arm_fault("file.read:2:EIO");
-  CHECK(is_refused(Code::kStoreError, [&] {
-    PieceReader reader(whole.file, whole.extents, writer.crcs(), 3);
-    ends(reader);
-  }));
+  CHECK(is_refused(Code::kStoreError, [&] { read_all(whole.file, whole.extents, crcs); }));
   os::arm_fault("");
 }
 #endif
-
-// Who is no longer interested goes: the threads end, the memory may be freed.
-void test_stopping() {
-  Fixture at(5);
-  for (int round = 0; round < 20; ++round) {
-    Bytes memory(100 * kPiece);
-    {
-      PieceWriter writer({at.fresh(), kBegin, memory.size(), kPiece}, {{memory.data(), 0, memory.size()}}, 3);
-      if (round % 2 == 0) writer.stop();
-    }
-    memory = Bytes();
-    std::filesystem::remove(at.path());
-  }
-}
 
 }  // namespace
 
@@ -228,6 +232,5 @@ int main() {
 #ifdef DI_FAULTS
   test_failing_calls();
 #endif
-  test_stopping();
   return 0;
 }

@@ -16,8 +16,9 @@ import numpy as np
 
 from di_store.base.dtypes import Array
 from di_store.base.errors import CapacityError, NodeUnavailable, StoreError, TableNotFound, Timeout
+from di_store.checkpoint.helpers import THREADS, with_helpers
 from di_store.checkpoint.store import durable
-from di_store.checkpoint.store.files import THREADS, one_at_a_time, reading, with_helpers
+from di_store.checkpoint.store.files import one_at_a_time, reading
 from di_store.checkpoint.store.home import NAME, Home, read_home, write_home
 from di_store.checkpoint.store.manifest import StoreManifest
 from di_store.checkpoint.tree.folder import MANIFEST, Folder

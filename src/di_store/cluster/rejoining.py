@@ -15,8 +15,9 @@ from contextlib import contextmanager, suppress
 from functools import partial
 
 from di_store.base.errors import CorruptData, NodeUnavailable, StoreClosed, StoreError, shown
+from di_store.checkpoint.helpers import THREADS, with_helpers
 from di_store.checkpoint.store import durable
-from di_store.checkpoint.store.files import THREADS, full_is_told, one_at_a_time, with_helpers
+from di_store.checkpoint.store.files import full_is_told, one_at_a_time
 from di_store.checkpoint.store.home import Home, read_home, write_home
 from di_store.checkpoint.tree.folder import MANIFEST, Folder
 from di_store.client.backup import PART_BYTES, Backup

@@ -18,17 +18,16 @@ from di_store import _core
 from di_store.base.config import function
 from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData, LayoutMismatch, RowsLost, StoreError, StoreFull, TableNotFound
+from di_store.checkpoint.helpers import THREADS, with_helpers
 from di_store.checkpoint.store import items
 from di_store.checkpoint.store.files import (
     LOCK,
-    THREADS,
     SegmentFiles,
     full_is_told,
     locked,
     read_chunks,
     read_items,
     unread,
-    with_helpers,
 )
 from di_store.checkpoint.store.manifest import (
     CHUNKS,

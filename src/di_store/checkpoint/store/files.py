@@ -5,11 +5,10 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from io import FileIO
-from typing import Any, TypeVar
+from typing import Any
 
 from di_store import _core
 from di_store.base.dtypes import Array
@@ -20,16 +19,12 @@ from di_store.checkpoint.tree.file_format import PAGE
 from di_store.checkpoint.tree.folder import Folder
 from di_store.runtime.waits import CALL_SECONDS, Wait
 
-THREADS = 4
-"""Threads that write. Each copies the next rows, and computes their checksums, while others wait for the disk."""
 SEGMENT_BYTES = 64 << 20
 """A file of rows or objects has at most so many bytes, unless one record has more."""
 LOCK = "checkpoint.lock"
 """Locked by the process that makes a checkpoint."""
 READING = "restore.lock"
 """Locked, shared, by processes that read the checkpoint: until then its files stay, even if newer ones are made."""
-
-Part = TypeVar("Part")
 
 
 @contextmanager
@@ -209,50 +204,3 @@ def read_items(folder: Folder, states: list[ArrayFile]) -> dict[str, Array]:
                 f"{folder.at(state.file)!r} and the files beside it belong to different checkpoints"
             ) from None
     return image
-
-
-def with_helpers(parts: Iterable[Part], work: Callable[[Iterator[Part]], None], threads: int) -> None:
-    """Call `work` in this thread and in helper threads, if these can be started: not while the interpreter ends.
-
-    Each call takes its parts from its argument, one by one. After one has failed, there are no more parts.
-    """
-    waiting, lock = iter(parts), threading.Lock()
-    failed: list[BaseException] = []
-
-    def following() -> Iterator[Part]:
-        while True:
-            with lock:
-                if failed:
-                    return
-                try:
-                    part = next(waiting)
-                except StopIteration:
-                    return
-            yield part
-
-    def guarded() -> None:
-        try:
-            work(following())
-        except BaseException as error:  # raised by the thread that waits for it, whatever its type
-            failed.append(error)
-
-    helpers = [threading.Thread(target=guarded, daemon=True) for _ in range(threads - 1)]
-    try:
-        for helper in helpers:
-            helper.start()
-    except RuntimeError:
-        pass
-    except BaseException as error:  # Ctrl-C
-        failed.append(error)
-    guarded()
-    for helper in helpers:
-        while helper.is_alive():
-            try:
-                helper.join()
-            except BaseException as error:  # Ctrl-C: they end with the part that each is at
-                failed.append(error)
-    try:
-        if failed:
-            raise failed[0]
-    finally:
-        failed.clear()  # an error keeps its frames, and they the list: all would stay until the collector comes

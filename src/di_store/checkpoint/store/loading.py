@@ -13,8 +13,9 @@ import numpy as np
 from di_store import _core
 from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData
+from di_store.checkpoint.helpers import THREADS, with_helpers
 from di_store.checkpoint.store.capture import Progress
-from di_store.checkpoint.store.files import THREADS, read_chunks, read_items, with_helpers
+from di_store.checkpoint.store.files import read_chunks, read_items
 from di_store.checkpoint.store.items import ITEM_WORDS
 from di_store.checkpoint.store.manifest import NOWHERE, StoreManifest, TableState, damaged
 from di_store.checkpoint.tree.folder import MANIFEST, Folder

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,12 @@ import numpy as np
 from di_store import _core
 from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData, SchemaMismatch, StoreError
+from di_store.checkpoint.helpers import THREADS, with_helpers
 from di_store.checkpoint.tree import memory
 from di_store.checkpoint.tree.file_format import Head, RankFile, TreeManifest, damaged, extents
 from di_store.checkpoint.tree.folder import MANIFEST, Folder
 from di_store.checkpoint.tree.memory import Target
-from di_store.checkpoint.tree.saving import THREADS, checked_shard, run
+from di_store.checkpoint.tree.saving import checked_shard
 from di_store.objects.codec import ArrayLeaf, build, leaves_of, shown_path, small_spans
 
 
@@ -156,7 +157,14 @@ class _Tree:
     def _move(self, places: list[tuple[int, int, int]], owners: Any) -> None:
         head, where = self._head, extents(places)
         sizes = (head.begin, head.payload_bytes, head.piece_bytes)
-        run(_core.PieceReader(self._path, *sizes, where, head.crcs, THREADS, owners))
+        file = _core.PieceFile(self._path, *sizes, where, owners, writes=False)
+
+        def read(numbers: Iterator[int]) -> None:
+            for number in numbers:
+                file.read(number, int(head.crcs[number]))
+
+        wanted = file.wanted().tolist()
+        with_helpers(wanted, read, min(THREADS, len(wanted)))
 
 
 def _mismatch(text: str) -> SchemaMismatch:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import Any
+
+import numpy as np
 
 from di_store import _core
 from di_store.base import config
+from di_store.checkpoint.helpers import THREADS, with_helpers
 from di_store.checkpoint.tree import ranks
 from di_store.checkpoint.tree.file_format import FORMAT, PIECE_BYTES, Head, RankFile, begin_of, extents
 from di_store.checkpoint.tree.folder import FILE, Folder, answer_name, tree_name
 from di_store.checkpoint.tree.memory import address
 from di_store.objects.codec import Encoded, encode
-from di_store.runtime.inside import SLICE_SECONDS
 from di_store.runtime.waits import Wait, check_timeout
-
-THREADS = 4
-"""Threads that write, each with a buffer of one piece. Four are enough for disks that want several requests at once."""
 
 
 def save(
@@ -93,23 +93,19 @@ def _write(folder: Folder, encoded: Encoded, rank: int, count: int) -> RankFile:
     ]
     folder.create(name + ".partial")
     try:
-        writer = _core.PieceWriter(
-            partial, begin, encoded.payload_bytes, PIECE_BYTES, extents(places), THREADS, encoded.buffers
-        )
-        run(writer)
-        head = Head(encoded.header, encoded.payload_bytes, PIECE_BYTES, writer.crcs(), token, rank, count)
-        writer.finish(packed := head.pack())
+        sizes = (begin, encoded.payload_bytes, PIECE_BYTES)
+        file = _core.PieceFile(partial, *sizes, extents(places), encoded.buffers, writes=True)
+        crcs = np.zeros(-(-encoded.payload_bytes // PIECE_BYTES), np.uint32)
+
+        def write(numbers: Iterator[int]) -> None:
+            for number in numbers:
+                crcs[number] = file.write(number)
+
+        with_helpers(range(len(crcs)), write, min(THREADS, len(crcs)))
+        head = Head(encoded.header, encoded.payload_bytes, PIECE_BYTES, crcs, token, rank, count)
+        file.finish(packed := head.pack())
         folder.publish(name)
     except BaseException:  # also Ctrl-C: no half of a file stays
         folder.remove(name + ".partial")
         raise
     return RankFile(name, Head.crc_of(packed))
-
-
-def run(moving: _core.PieceWriter | _core.PieceReader) -> None:
-    """Wait for the threads; an exception of a signal handler ends them."""
-    try:
-        while not moving.wait(SLICE_SECONDS):
-            pass
-    finally:
-        moving.stop()
