@@ -54,8 +54,11 @@ std::span<const u8> Restore::unpacked(SavedFile& file, const RecordHeader& recor
   room->reset(static_cast<u8*>(std::calloc(std::max<u64>(plan.body_bytes(), 1), 1)));  // zeros, between the parts too
   if (*room == nullptr) throw std::bad_alloc();
   const PackedBody packed(plan, packs->ends, stored);
-  for (u32 part = 0; part < plan.parts().size(); ++part)
-    packed.rows(part, 0, plan.parts()[part].rows, room->get() + plan.parts()[part].offset);
+  for (u32 number = 0; number < plan.blocks(); ++number) {
+    const u32 part = plan.part_of(number);
+    const PackPlan::Block block = plan.block(part, number);
+    packed.block(part, number, {room->get() + block.offset, block.bytes});
+  }
   return {room->get(), plan.body_bytes()};
 }
 

@@ -196,15 +196,6 @@ u64 pack(const u8* body, const PackPlan& plan, std::span<u8> to, u32* ends) {
   return Packing(body, plan, to, ends).run();
 }
 
-PackedBody::Range PackedBody::range(const PackPlan& plan, const u32* ends, u32 part, u64 row, u64 count) {
-  if (row > plan.parts()[part].rows || count == 0 || count > plan.parts()[part].rows - row)
-    throw Error(Code::kInvalid, "a chunk has no such rows");
-  const u32 first = plan.block_of(part, row), last = plan.block_of(part, row + count - 1);
-  const Range range{first == 0 ? 0 : u64{ends[first - 1]}, ends[last]};
-  if (range.end < range.begin || range.end > plan.part_bytes()) corrupt("the blocks of a packed chunk are damaged");
-  return range;
-}
-
 void PackedBody::block(u32 part, u32 number, std::span<u8> to) const {
   const u64 begin = number == 0 ? 0 : ends_[number - 1], end = ends_[number];
   if (to.size() != plan_.block(part, number).bytes) throw Error(Code::kInvalid, "not the size of this block");
@@ -217,28 +208,6 @@ void PackedBody::block(u32 part, u32 number, std::span<u8> to) const {
   }
   const u64 size = ZSTD_decompressDCtx(unpacker(), to.data(), to.size(), from.data(), from.size());
   if (size != to.size()) corrupt("a block of a packed chunk is damaged");  // zstd errors are sizes above all others
-}
-
-void PackedBody::rows(u32 part, u64 row, u64 count, u8* to) const {
-  thread_local std::vector<u8> scratch;  // for a block of which only some rows are wanted
-  if (count == 0) return;
-  range(plan_, ends_, part, row, count);
-  const PackPart& of = plan_.parts()[part];
-  while (count > 0) {
-    const u32 number = plan_.block_of(part, row);
-    const u64 bytes = plan_.block(part, number).bytes, skipped = row % of.block_rows;
-    const u64 taken = std::min(count, bytes / of.row_bytes - skipped);
-    if (taken * of.row_bytes == bytes) {
-      block(part, number, {to, bytes});
-    } else {
-      if (scratch.size() < bytes) scratch.resize(bytes);
-      block(part, number, {scratch.data(), bytes});
-      std::memcpy(to, scratch.data() + skipped * of.row_bytes, taken * of.row_bytes);
-    }
-    to += taken * of.row_bytes;
-    row += taken;
-    count -= taken;
-  }
 }
 
 }  // namespace di

@@ -9,7 +9,7 @@
 // No function here touches shared state: each works on the memory it is given. The unpacking functions accept any
 // bytes: they write the requested block or throw kCorruptData, and stay within both buffers. They don't notice every
 // damage, so the caller must verify checksums. Each thread keeps its own zstd context: 0.6 MB after it has packed, 0.1
-// MB and the largest block after it has unpacked.
+// MB after it has unpacked.
 #pragma once
 
 #include <span>
@@ -72,13 +72,6 @@ class PackedBody {
   PackedBody(const PackPlan& plan, const u32* ends, std::span<const u8> bytes, u64 offset = 0)
       : plan_(plan), ends_(ends), bytes_(bytes), offset_(offset) {}
 
-  struct Range {
-    u64 begin, end;  // offsets in the packed body
-  };
-  // The range that holds the blocks of these rows. count > 0.
-  static Range range(const PackPlan& plan, const u32* ends, u32 part, u64 row, u64 count);
-
-  void rows(u32 part, u64 row, u64 count, u8* to) const;     // count * row_bytes
   void block(u32 part, u32 number, std::span<u8> to) const;  // all of the block
 
  private:

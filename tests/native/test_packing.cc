@@ -66,28 +66,41 @@ struct Exact {
   std::unique_ptr<u8[]> at;
 };
 
-void check_rows(Random& random, const Body& body, const PackedBody& packed) {
+// Rows as the disk tier reads them: whole blocks, from nothing but the bytes of these blocks.
+void read_rows(const PackPlan& plan, const u32* ends, std::span<const u8> packed, u32 part, u64 row, u64 count,
+               u8* to) {
+  const PackPart& of = plan.parts()[part];
+  const u64 from = of.offset + row * of.row_bytes, bytes = count * of.row_bytes;
+  const PackPlan::BlockRange blocks = plan.blocks_of(from, bytes);
+  const u64 begin = blocks.first == 0 ? 0 : ends[blocks.first - 1];
+  const PackedBody needed(plan, ends, packed.subspan(begin, ends[blocks.last] - begin), begin);
+  for (u32 number = blocks.first; number <= blocks.last; ++number) {
+    const PackPlan::Block block = plan.block(part, number);
+    const Exact all(block.bytes);
+    needed.block(part, number, {all.at.get(), all.size});
+    const u64 first = std::max(from, block.offset), last = std::min(from + bytes, block.offset + block.bytes);
+    std::memcpy(to + (first - from), all.at.get() + (first - block.offset), last - first);
+  }
+}
+
+void check_rows(Random& random, const Body& body) {
   for (u32 part = 0; part < body.plan->parts().size(); ++part) {
     const PackPart& of = body.plan->parts()[part];
     const u64 row = below(random, of.rows + 1), count = below(random, of.rows - row + 1);
-    const Exact rows(count * of.row_bytes);
-    packed.rows(part, row, count, rows.at.get());
-    CHECK(std::memcmp(rows.at.get(), body.raw.data() + of.offset + row * of.row_bytes, rows.size) == 0);
     if (count == 0) continue;
-    // The same from nothing but the bytes that these rows need.
-    const PackedBody::Range range = PackedBody::range(*body.plan, body.ends.data(), part, row, count);
-    const std::span<const u8> needed(body.packed.data() + range.begin, range.end - range.begin);
-    const Exact again(rows.size);
-    PackedBody(*body.plan, body.ends.data(), needed, range.begin).rows(part, row, count, again.at.get());
-    CHECK(std::memcmp(again.at.get(), rows.at.get(), rows.size) == 0);
+    const Exact rows(count * of.row_bytes);
+    read_rows(*body.plan, body.ends.data(), body.packed, part, row, count, rows.at.get());
+    CHECK(std::memcmp(rows.at.get(), body.raw.data() + of.offset + row * of.row_bytes, rows.size) == 0);
   }
 }
 
 // All rows of a packed body, with zeros between its parts.
 void unpack(const PackPlan& plan, const PackedBody& packed, u8* to) {
   std::memset(to, 0, plan.body_bytes());
-  for (u32 part = 0; part < plan.parts().size(); ++part)
-    packed.rows(part, 0, plan.parts()[part].rows, to + plan.parts()[part].offset);
+  for (u32 number = 0; number < plan.blocks(); ++number) {
+    const PackPlan::Block block = plan.block(plan.part_of(number), number);
+    packed.block(plan.part_of(number), number, {to + block.offset, block.bytes});
+  }
 }
 
 void test_what_is_packed_comes_back() {
@@ -100,7 +113,7 @@ void test_what_is_packed_comes_back() {
     whole += body.raw.size();
     CHECK(body.packed.size() <= body.plan->most_packed());
     const PackedBody view(*body.plan, body.ends.data(), body.packed);
-    for (int i = 0; i < 4; ++i) check_rows(random, body, view);
+    for (int i = 0; i < 4; ++i) check_rows(random, body);
     const Exact all(body.raw.size());
     unpack(*body.plan, view, all.at.get());
     CHECK(std::memcmp(all.at.get(), body.raw.data(), all.size) == 0);
@@ -211,8 +224,8 @@ void test_bad_plans_and_calls() {
   CHECK(is_refused(Code::kInvalid, [&] { pack(raw.data(), plan, {to.data(), to.size() - 1}, ends.data()); }));
   to.resize(pack(raw.data(), plan, to, ends.data()));
   const PackedBody packed(plan, ends.data(), to);
-  CHECK(is_refused(Code::kInvalid, [&] { packed.rows(0, 9, 2, raw.data()); }));
-  CHECK(is_refused(Code::kInvalid, [&] { packed.rows(0, ~u64{0}, 2, raw.data()); }));
+  CHECK(is_refused(Code::kCorruptData, [&] { plan.blocks_of(90, 11); }));
+  CHECK(is_refused(Code::kCorruptData, [&] { plan.blocks_of(~u64{0}, 2); }));
   CHECK(is_refused(Code::kInvalid, [&] { packed.block(0, 0, {raw.data(), 29}); }));
 }
 
@@ -257,9 +270,9 @@ void test_blocks_of_another_size() {
   const u32 turned_ends[] = {first, first + ends[0], ends[2]};
   const PackedBody packed(plan, turned_ends, turned);
   u8 rows[96];
-  CHECK(is_refused(Code::kCorruptData, [&] { packed.rows(0, 0, 8, rows); }));
-  packed.rows(0, 8, 8, rows);
-  CHECK(is_refused(Code::kCorruptData, [&] { packed.rows(0, 16, 4, rows); }));
+  CHECK(is_refused(Code::kCorruptData, [&] { packed.block(0, 0, {rows, 96}); }));
+  packed.block(0, 1, {rows, 96});
+  CHECK(is_refused(Code::kCorruptData, [&] { packed.block(0, 2, {rows, 48}); }));
 }
 
 // The bytes of one body. They change only with the version of zstd, which may change them; old ones stay readable.
@@ -337,14 +350,15 @@ int measure(const std::string& name, u64 row_bytes, u64 item_rows, const char* p
   std::printf("%s: rows of %lu bytes, blocks of %lu: pack %.0f MB/s, memcpy %.0f MB/s", name.c_str(), row_bytes,
               plan.parts()[0].block_rows, total / packing, total / copying);
   if (kept.empty()) return std::printf(", not packed\n"), 0;
-  const auto chunk = [&](u64 i) { return PackedBody(plan, ends[i].data(), {kept.data() + at[i], at[i + 1] - at[i]}); };
+  const auto bytes_of = [&](u64 i) { return std::span<const u8>(kept.data() + at[i], at[i + 1] - at[i]); };
   const double unpacking = seconds([&] {
-    for (u64 i = 0; i < chunks; ++i) unpack(plan, chunk(i), raw.data());
+    for (u64 i = 0; i < chunks; ++i) unpack(plan, PackedBody(plan, ends[i].data(), bytes_of(i)), raw.data());
   });
   constexpr u64 kItems = 1000;
   const double items = seconds([&] {
     for (u64 i = 0; i < kItems; ++i)
-      chunk(i * 7 % chunks).rows(0, i * 31 % (rows - item_rows + 1), item_rows, raw.data());
+      read_rows(plan, ends[i * 7 % chunks].data(), bytes_of(i * 7 % chunks), 0, i * 31 % (rows - item_rows + 1),
+                item_rows, raw.data());
   });
   std::printf(", ratio %.1f, unpack %.0f MB/s, an item of %lu rows %.1f us\n",
               total * 1e6 / static_cast<double>(kept.size()), total / unpacking, item_rows, items / kItems * 1e6);
