@@ -236,7 +236,7 @@ std::shared_ptr<Arena> Arena::make_new(const std::string& name, const NewStore& 
   std::optional<TierFolder> folder;
   if (!fresh.disk.empty()) {
     folder = TierFolder::open(fresh.disk, deadline);
-    folder->sweep([](const SegmentHeader&) { return false; });
+    folder->sweep();
     folder->check_space(fresh.disk_capacity);
     made.disk_uuid = folder->uuid();
     made.disk_epoch = folder->epoch();

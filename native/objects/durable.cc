@@ -71,9 +71,7 @@ void require_budget(Arena& arena) {
 }
 
 void charge(Arena& arena, const LoggedObject& object) {
-  const u64 bytes = log_record_bytes(object.extra.size(), object.bytes.size());
-  WriteBudget(arena.tier_header()).charge(bytes);
-  arena.tier_header().written_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  WriteBudget(arena.tier_header()).charge(log_record_bytes(object.extra.size(), object.bytes.size()));
 }
 
 // When the disk is full: copies the needed records out of logs in which little is needed. If that frees room, tries the

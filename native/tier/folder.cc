@@ -8,7 +8,6 @@
 
 #include "os/crc32c.h"
 #include "os/file.h"
-#include "tier/log_format.h"
 #include "tier/read_pool.h"
 #include "tier/segment_reader.h"
 
@@ -241,17 +240,17 @@ void TierFolder::check_space(u64 capacity) const {
         .told();
 }
 
-std::vector<SegmentFile> TierFolder::segments() const { return files(&parse_segment_name); }
-std::vector<SegmentFile> TierFolder::logs() const { return files(&parse_log_name); }
+std::vector<SegmentFile> TierFolder::segments() const { return files("segment"); }
+std::vector<SegmentFile> TierFolder::logs() const { return files("objects"); }
 
-std::vector<SegmentFile> TierFolder::files(bool (*parse)(const std::string&, u32*)) const {
+std::vector<SegmentFile> TierFolder::files(const char* kind) const {
   std::vector<std::string> names;
   if (const int number = os::list_folder(path_, &names))
     throw os::file_error("the folder " + path_ + " cannot be read", number);
   std::vector<SegmentFile> found;
   for (const std::string& name : names) {
     SegmentFile file;
-    if (!parse(name, &file.number)) continue;
+    if (!parse_numbered_name(kind, name, &file.number)) continue;
     if (os::blocks_of(path_ + "/" + name, &file.bytes) == 0) found.push_back(file);  // else the file was just removed
   }
   std::sort(found.begin(), found.end(), [](const SegmentFile& a, const SegmentFile& b) { return a.number < b.number; });
@@ -269,29 +268,19 @@ void TierFolder::leave(const std::vector<u32>& logs) noexcept {
     OpenLock opening;  // so that no process joins meanwhile
     lock_open(&opening.file, Deadline::only_try());
     if (alive_.lock_exclusive() != 0) return;
-    sweep([](const SegmentHeader&) { return false; });
+    sweep();
     for (const u32 log : logs) os::remove_file(path_ + "/" + log_name(log));
   } catch (...) {  // the files stay until a store opens the folder again
   }
 }
 
-Swept TierFolder::sweep(const std::function<bool(const SegmentHeader&)>& keep) const {
-  Swept swept;
+void TierFolder::sweep() const {
   for (const SegmentFile& file : segments()) {
     SegmentReader reader;
     const SegmentState state = reader.open(segment_path(file.number), uuid_);
-    const bool linked = (file.number & kLinkedFile) != 0;
-    if (!linked && (state == SegmentState::kForeign || state == SegmentState::kOtherVersion)) {
-      ++swept.foreign;
-      continue;
-    }
-    const bool named = !linked && state == SegmentState::kSound && reader.header().number == file.number;
-    if (named && keep(reader.header())) continue;
-    remove_segment(file.number);
-    ++swept.removed;
-    swept.removed_bytes += file.bytes;
+    const bool foreign = state == SegmentState::kForeign || state == SegmentState::kOtherVersion;
+    if (!foreign || (file.number & kLinkedFile) != 0) remove_segment(file.number);
   }
-  return swept;
 }
 
 }  // namespace di

@@ -10,7 +10,6 @@
 // The lock files stay: a lock on a removed file excludes nobody.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -23,11 +22,6 @@ namespace di {
 struct SegmentFile {
   u32 number = 0;
   u64 bytes = 0;  // blocks that it takes, in bytes
-};
-
-struct Swept {
-  u64 removed = 0, removed_bytes = 0;
-  u64 foreign = 0;  // files of other stores or another version: left alone
 };
 
 // Movable. The destructor closes the lock files; alive.lock stays locked as long as a forked child has it open.
@@ -63,9 +57,9 @@ class TierFolder {
   // dies instead, the next store of the folder removes them. Throws nothing, waits for nothing.
   void leave(const std::vector<u32>& logs) noexcept;
   void unlock() noexcept { alive_.close(); }  // in a child, whose parent keeps the lock; and after leave()
-  // Called before the store is used. Removes segments of this store that `keep` rejects, and segments without a sound
-  // header, which a process left when it was killed while making them.
-  Swept sweep(const std::function<bool(const SegmentHeader&)>& keep) const;
+  // Called before the store is used. Removes the segments of this store, and segments without a sound header, which a
+  // process left when it was killed while making them. Those of other stores or another version stay.
+  void sweep() const;
 
  private:
   explicit TierFolder(const std::string& path) : path_(path) {}
@@ -74,7 +68,7 @@ class TierFolder {
   void lock_open(os::LockFile* file, Deadline deadline) const;
   std::string alive_path() const { return path_ + "/alive.lock"; }
   void require(int locked) const;  // throws unless alive.lock could be locked
-  std::vector<SegmentFile> files(bool (*parse)(const std::string& name, u32* number)) const;
+  std::vector<SegmentFile> files(const char* kind) const;
   bool read_epoch();  // false: there is none
   void raise_epoch();
 

@@ -1,6 +1,5 @@
 #include "tier/log_format.h"
 
-#include <cstdio>
 #include <cstring>
 
 #include "os/crc32c.h"
@@ -12,19 +11,6 @@ std::vector<u8> extra_of(const WeightsExtra& weights, const std::string& name) {
   std::memcpy(extra.data(), &weights, sizeof weights);
   std::memcpy(extra.data() + sizeof weights, name.data(), name.size());
   return extra;
-}
-
-std::string log_name(u32 number) {
-  char name[20];
-  std::snprintf(name, sizeof name, "objects-%08x", number);
-  return name;
-}
-
-bool parse_log_name(const std::string& name, u32* number) {
-  unsigned value = 0;
-  if (std::sscanf(name.c_str(), "objects-%8x", &value) != 1 || name != log_name(value)) return false;
-  *number = value;
-  return true;
 }
 
 void set_crc(LogHeader* header) { header->crc = crc32c(header, offsetof(LogHeader, crc)); }

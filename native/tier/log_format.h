@@ -70,8 +70,6 @@ inline u64 log_record_bytes(u64 extra, u64 bytes) {
   return (sizeof(LogRecord) + extra + bytes + kLogUnit - 1) / kLogUnit * kLogUnit;
 }
 
-std::string log_name(u32 number);                           // "objects-0000002a"
-bool parse_log_name(const std::string& name, u32* number);  // false: not a name that log_name() gives
 void set_crc(LogHeader* header);
 bool is_intact(const LogHeader& header);  // for headers of any version
 

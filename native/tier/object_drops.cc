@@ -132,7 +132,6 @@ void ObjectDrops::end_chosen(ObjectSearch* search, Deadline deadline) {
 }
 
 void ObjectDrops::write_chosen(ObjectSearch* search, Deadline deadline) {
-  TierHeader& tier = heap_.memory.tier_header();
   try {
     const os::Blocking scope;
     for (Chosen& each : chosen_) {
@@ -143,7 +142,6 @@ void ObjectDrops::write_chosen(ObjectSearch* search, Deadline deadline) {
       each.place = log_.append(record, deadline).place;
       DI_FAULT("objects.written");
       budget_.charge(logged_bytes(object));
-      tier.written_bytes.fetch_add(logged_bytes(object), std::memory_order_relaxed);
     }
   } catch (...) {
     end_chosen(search, deadline);

@@ -43,7 +43,7 @@ bool OwnSegment::open(u64 head_bytes, u64 body_bytes, Deadline deadline, std::st
   number_ = taken.number;
   DI_FAULT("tier.segment_taken");
   SegmentOwner owner;
-  std::copy_n(header.uuid, owner.uuid.size(), owner.uuid.begin());
+  owner.uuid = uuid_of(header);
   owner.epoch = header.epoch;
   owner.incarnation = taken.incarnation;
   owner.number = taken.file;
@@ -113,7 +113,6 @@ RecordPlace OwnSegment::append(const Record& record) {
 void OwnSegment::count() {
   if (!segment_) return;
   const u64 written = segment_->written_bytes();
-  heap_.memory.tier_header().written_bytes.fetch_add(written - counted_, std::memory_order_relaxed);
   WriteBudget(heap_.memory.tier_header()).charge(written - counted_);
   counted_ = written;
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 
 #include "os/crc32c.h"
 
@@ -21,15 +22,17 @@ u64 segment_bytes_for(u64 head_bytes, u64 body_bytes) {
   return (2 + record_pages(head_bytes, body_bytes) + pages_of(footer_entry_bytes(head_bytes))) * kPageBytes;
 }
 
-std::string segment_name(u32 number) {
+std::string numbered_name(const char* kind, u32 number) {
   char name[20];
-  std::snprintf(name, sizeof name, "segment-%08x", number);
+  std::snprintf(name, sizeof name, "%s-%08x", kind, number);
   return name;
 }
 
-bool parse_segment_name(const std::string& name, u32* number) {
+bool parse_numbered_name(const char* kind, const std::string& name, u32* number) {
+  const u64 digits = std::strlen(kind) + 1;
   unsigned value = 0;
-  if (std::sscanf(name.c_str(), "segment-%8x", &value) != 1 || name != segment_name(value)) return false;
+  if (name.size() <= digits || std::sscanf(name.c_str() + digits, "%8x", &value) != 1) return false;
+  if (name != numbered_name(kind, value)) return false;
   *number = value;
   return true;
 }

@@ -10,6 +10,7 @@
 // segment or incarnation of this file do not count: files are reused without being cleared.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <span>
@@ -79,6 +80,11 @@ struct SegmentTrailer {
 };
 static_assert(sizeof(SegmentTrailer) == 64 && offsetof(SegmentTrailer, crc) == 60);
 
+inline Uuid uuid_of(const TierHeader& store) {
+  Uuid uuid;
+  std::copy_n(store.uuid, uuid.size(), uuid.begin());
+  return uuid;
+}
 constexpr u64 pages_of(u64 bytes) { return bytes / kPageBytes + (bytes % kPageBytes != 0); }
 constexpr u64 head_pages(u64 head_bytes) { return pages_of(sizeof(RecordHeader) + head_bytes); }
 constexpr u64 record_pages(u64 head_bytes, u64 body_bytes) { return head_pages(head_bytes) + pages_of(body_bytes); }
@@ -102,8 +108,11 @@ u64 segment_bytes(u64 disk_capacity);
 // Size of a segment that holds just one record.
 u64 segment_bytes_for(u64 head_bytes, u64 body_bytes);
 
-std::string segment_name(u32 number);                           // "segment-0000002a"
-bool parse_segment_name(const std::string& name, u32* number);  // false: not a name that segment_name() gives
+// Names of files of the folder: "segment-0000002a", "objects-0000002a".
+std::string numbered_name(const char* kind, u32 number);
+bool parse_numbered_name(const char* kind, const std::string& name, u32* number);  // false: it is no such name
+inline std::string segment_name(u32 number) { return numbered_name("segment", number); }
+inline std::string log_name(u32 number) { return numbered_name("objects", number); }
 void set_crc(SegmentHeader* header);
 void set_crc(RecordHeader* record, const SegmentHeader& segment);
 void set_crc(SegmentTrailer* trailer, const SegmentHeader& segment);

@@ -22,6 +22,7 @@ void WriteBudget::set(u64 bytes_a_day) {
 }
 
 void WriteBudget::charge(u64 bytes) {
+  header_.written_bytes.fetch_add(bytes, std::memory_order_relaxed);
   const u64 budget = header_.write_budget.load(std::memory_order_relaxed);
   if (budget == 0) return;
   const double ns = static_cast<double>(bytes) / static_cast<double>(budget) * static_cast<double>(kDayNs);

@@ -18,9 +18,9 @@ class WriteBudget {
   explicit WriteBudget(TierHeader& header) : header_(header) {}
 
   void set(u64 bytes_a_day);  // 0: no limit. Forgets any overdraft
-  void charge(u64 bytes);
-  u64 wait_ns() const;       // until the next write may begin; 0: now
-  std::string text() const;  // the reason for a wait, for messages
+  void charge(u64 bytes);     // bytes that were written
+  u64 wait_ns() const;        // until the next write may begin; 0: now
+  std::string text() const;   // the reason for a wait, for messages
 
  private:
   TierHeader& header_;

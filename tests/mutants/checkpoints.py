@@ -51,8 +51,8 @@ MUTANTS = [
         "linked-files-stay-in-the-folder",
         "store-checkpoint",
         "native/tier/folder.cc::TierFolder::sweep",
-        "const bool linked = (file.number & kLinkedFile) != 0;",
-        "const bool linked = false;",
+        "!foreign || (file.number & kLinkedFile) != 0",
+        "!foreign",
         ("tests/checkpoint/test_store_links.py",),
     ),
     Mutant(

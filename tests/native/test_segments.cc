@@ -51,9 +51,11 @@ void test_sizes() {
   CHECK(segment_bytes(1024 * kMiB + 77) == 16 * kMiB / 16 * 17);
   CHECK(segment_name(42) == "segment-0000002a");
   u32 number = 0;
-  CHECK(parse_segment_name("segment-0000002a", &number) && number == 42);
-  for (const char* other : {"segment-2a", "segment-0000002A", "segment-0000002a.new", "segment-", "epoch", ""})
-    CHECK(!parse_segment_name(other, &number));
+  CHECK(parse_numbered_name("segment", "segment-0000002a", &number) && number == 42);
+  for (const char* other :
+       {"segment-2a", "segment-0000002A", "segment-0000002a.new", "segment-", "epoch", "", "objects-0000002a"})
+    CHECK(!parse_numbered_name("segment", other, &number));
+  CHECK(parse_numbered_name("objects", log_name(7), &number) && number == 7);
 }
 
 void test_write_and_walk(const std::string& folder) {
