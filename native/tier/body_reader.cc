@@ -58,40 +58,34 @@ BodyReader::Stored BodyReader::find(u32 chunk) const {
   return found;
 }
 
-// Adds a part of a packed body as the blocks that hold it. If some of these blocks are in a range already, the part
-// joins that range.
-void BodyReader::add_packed(const Stored& of, BodyPart* part, std::vector<BodyRange>* ranges) {
+// The range that holds these bytes of the body.
+BodyReader::BodyRange BodyReader::range_of(const Stored& of, u64 from, u64 bytes) {
+  if (!of.packs) return {&of, from, bytes, from, bytes, {}, {}};
   const PackPlan& plan = of.packs->plan;
-  PackPlan::BlockRange blocks = plan.blocks_of(part->from, part->bytes);
-  BodyRange* to = &ranges->emplace_back();
-  if (ranges->size() > 1 && (to - 1)->of == &of && blocks.first <= (to - 1)->blocks.last) {
-    ranges->pop_back();
-    to = &ranges->back();
-    blocks = {to->blocks.first, std::max(to->blocks.last, blocks.last)};
-  } else {
-    to->from = part->from;
-  }
+  const PackPlan::BlockRange blocks = plan.blocks_of(from, bytes);
   const PackPlan::Block first = plan.block(plan.part_of(blocks.first), blocks.first);
   const PackPlan::Block last = plan.block(plan.part_of(blocks.last), blocks.last);
-  const u64 end = std::max({to->from + to->bytes, part->from + part->bytes, last.offset + last.bytes});
-  to->of = &of;
-  to->blocks = blocks;
-  to->from = std::min(to->from, first.offset);
-  to->bytes = end - to->from;
+  const u64 end = std::max(from + bytes, last.offset + last.bytes);
+  from = std::min(from, first.offset);
   const u64 begins = blocks.first == 0 ? 0 : of.packs->ends[blocks.first - 1], ends = of.packs->ends[blocks.last];
   if (ends <= begins || ends > of.bytes) throw Error(Code::kCorruptData, "damaged store: the blocks of a packed chunk");
-  to->stored_from = begins;
-  to->stored_bytes = ends - begins;
-  to->parts.push_back(part);
+  return {&of, from, end - from, begins, ends - begins, blocks, {}};
 }
 
+// The ranges of these parts, which are sorted. If some blocks of a part are in a range already, the part joins that
+// range.
 std::vector<BodyReader::BodyRange> BodyReader::ranges_of(const Stored& of, const std::vector<BodyPart*>& parts) {
   std::vector<BodyRange> ranges;
   for (BodyPart* const part : parts) {
-    if (of.packs)
-      add_packed(of, part, &ranges);
-    else
-      ranges.push_back({&of, part->from, part->bytes, part->from, part->bytes, {}, {part}});
+    BodyRange range = range_of(of, part->from, part->bytes);
+    if (of.packs && !ranges.empty() && range.blocks.first <= ranges.back().blocks.last) {
+      const u64 from = ranges.back().from, end = std::max(from + ranges.back().bytes, range.from + range.bytes);
+      range = range_of(of, from, end - from);
+      range.parts = std::move(ranges.back().parts);
+      ranges.pop_back();
+    }
+    range.parts.push_back(part);
+    ranges.push_back(std::move(range));
   }
   return ranges;
 }
@@ -122,17 +116,7 @@ u64 BodyReader::memory_for(const ColdBodies& bodies) const {
   for (const auto& [head, body] : bodies) {
     if (!body.wants()) continue;
     const Stored stored = find(body.chunk());
-    for (const BodyPart& part : body.wanted()) {
-      if (!stored.packs) {
-        bytes += aligned(part.bytes);
-        continue;
-      }
-      const PackPlan& plan = stored.packs->plan;
-      const PackPlan::BlockRange blocks = plan.blocks_of(part.from, part.bytes);
-      const PackPlan::Block first = plan.block(plan.part_of(blocks.first), blocks.first);
-      const PackPlan::Block last = plan.block(plan.part_of(blocks.last), blocks.last);
-      bytes += aligned(last.offset + last.bytes - first.offset);
-    }
+    for (const BodyPart& part : body.wanted()) bytes += aligned(range_of(stored, part.from, part.bytes).bytes);
   }
   return bytes;
 }

@@ -62,7 +62,7 @@ class BodyReader {
   struct BodyRange;
   class PendingReads;
   Stored find(u32 chunk) const;
-  static void add_packed(const Stored& of, BodyPart* part, std::vector<BodyRange>* ranges);
+  static BodyRange range_of(const Stored& of, u64 from, u64 bytes);
   static std::vector<BodyRange> ranges_of(const Stored& of, const std::vector<BodyPart*>& parts);
   static void unpack(const BodyRange& range, std::span<const u8> stored, u8* to);
 

@@ -155,9 +155,9 @@ MUTANTS = [
     Mutant(
         "blocks-are-read-at-the-place-of-rows",
         "disk",
-        "native/tier/body_reader.cc::BodyReader::add_packed",
-        "  to->stored_from = begins;\n",
-        "  to->stored_from = to->from;\n",
+        "native/tier/body_reader.cc::BodyReader::range_of",
+        "end - from, begins, ends - begins",
+        "end - from, from, ends - begins",
         ("tests/disk/test_packed.py::test_all_kinds_of_columns_come_back",),
     ),
     Mutant(
