@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "tier/body_packs.h"
 #include "tier/page_crcs.h"
@@ -62,7 +61,7 @@ u32 BodyWriter::claim_some(const BodiesWanted& wanted, u32* at, u32 most) {
     *at = *at + 1 < count ? *at + 1 : 0;
     if (!lacks_copy(heap_, *at)) continue;
     const ChunkTier& tier = *heap_.chunk_memory.tier(*at);
-    if (const u32 claim = tier.claim.load(); claim != 0 && !owner_gone(heap_.client, claim)) {
+    if (is_claimed(tier)) {
       others_.push_back(tier.uid);
       continue;
     }
@@ -74,15 +73,9 @@ u32 BodyWriter::claim_some(const BodiesWanted& wanted, u32* at, u32 most) {
   bytes = 0;
   for (const auto& [uid, chunk] : found) {
     ChunkTier& tier = *heap_.chunk_memory.tier(chunk);
-    if (!bodies_.empty() && bytes + tier.body_bytes > slice) break;
+    if (!copies_.empty() && bytes + tier.body_bytes > slice) break;
     bytes += tier.body_bytes;
-    Claimed& one = bodies_.emplace_back();  // first: a claim that is not listed would never end
-    tier.claim.store(lock_owner_word(heap_.client));
-    one.chunk = chunk;
-    one.word = heap_.descriptor(chunk).word.load();
-    one.uid = uid;
-    one.head = heap_.chunk_memory.head_bytes(chunk);
-    one.body = heap_.chunk_memory.body(chunk).first(tier.body_bytes);
+    claim_body(chunk, tier).body = heap_.chunk_memory.body(chunk).first(tier.body_bytes);
   }
   return looked;
 }
@@ -90,7 +83,7 @@ u32 BodyWriter::claim_some(const BodiesWanted& wanted, u32* at, u32 most) {
 void BodyWriter::claim(const BodiesWanted& wanted, Deadline deadline) {
   others_.clear();
   u32 at = kNone;  // this call's own position: others move the hand meanwhile, and this call must skip no chunk
-  for (u32 looked = 0, count = 1; looked < count && bodies_.empty();) {
+  for (u32 looked = 0, count = 1; looked < count && copies_.empty();) {
     HeapGuard guard(heap_, deadline);
     u32& hand = heap_.memory.tier_header().hand;
     if (at == kNone) at = hand;
@@ -101,88 +94,56 @@ void BodyWriter::claim(const BodiesWanted& wanted, Deadline deadline) {
   }
 }
 
-std::span<const u8> BodyWriter::pack(Claimed* body) {
+// Packs the body, if that is wanted and worth it.
+void BodyWriter::prepare(Copy* body) {
   const std::optional<BodyPacks> packs =
       packs_of(heap_.chunk_memory.head_bytes(body->chunk), *heap_.chunk_memory.tier(body->chunk));
-  body->codec = BodyCodec::kRaw;
-  body->stored_bytes = body->body.size();
-  if (!packs) return body->body;
-  if (packed_.size() < packs->plan.room()) packed_.resize(packs->plan.room());
-  body->ends.resize(packs->plan.blocks());
-  const u64 bytes = di::pack(body->body.data(), packs->plan, packed_, body->ends.data());
-  DI_FAULT("tier.packed");
-  if (bytes == 0) {
-    body->ends.clear();
-    return body->body;
+  stored_ = body->body;
+  if (packs) {
+    if (packed_.size() < packs->plan.room()) packed_.resize(packs->plan.room());
+    body->ends.resize(packs->plan.blocks());
+    const u64 bytes = pack(body->body.data(), packs->plan, packed_, body->ends.data());
+    DI_FAULT("tier.packed");
+    if (bytes != 0) stored_ = {packed_.data(), bytes};
+    if (bytes == 0) body->ends.clear();
+    body->codec = bytes != 0 ? BodyCodec::kZstd : BodyCodec::kRaw;
+    body->ends_to = packs->ends;
   }
-  body->codec = BodyCodec::kZstd;
-  body->stored_bytes = bytes;
-  body->ends_to = packs->ends;
-  return {packed_.data(), bytes};
+  body->stored_bytes = stored_.size();
 }
 
-void BodyWriter::write(Claimed* body, std::span<const u8> stored) {
-  if (u8* const memory = segment_.body_memory(body->head.size(), stored.size())) {
-    std::memcpy(memory, stored.data(), stored.size());
-    stored = {memory, stored.size()};
+const u8* BodyWriter::stored(Copy* body) {
+  if (u8* const memory = segment_.body_memory(body->head.size(), stored_.size())) {
+    std::memcpy(memory, stored_.data(), stored_.size());
+    stored_ = {memory, stored_.size()};
   }
-  body->crcs = page_crcs(stored);
-  Record record;
-  record.uid = body->uid;
-  // Counts of uses and late columns in the head may change during the write. The checksum must match the bytes that are
-  // written, so both use this copy.
-  head_.assign(body->head.begin(), body->head.end());
-  record.head = head_;
-  record.body = stored;
-  record.raw_bytes = body->body.size();
-  record.codec = static_cast<u8>(body->codec);
-  body->place = segment_.append(record);
-  body->segment = segment_.number();
-  body->written = true;
-  TierHeader& header = heap_.memory.tier_header();
-  header.written_bodies.fetch_add(1, std::memory_order_relaxed);
+  body->crcs = page_crcs(stored_);
+  return stored_.data();
 }
 
-// Another process may have taken over the claim because it took this process for dead.
-u64 BodyWriter::commit_one(const Claimed& body) {
-  if (heap_.descriptor(body.chunk).word.load() != body.word) return 0;
-  ChunkTier& tier = *heap_.chunk_memory.tier(body.chunk);
-  if (tier.claim.load() != lock_owner_word(heap_.client)) return 0;
+void BodyWriter::note_written() {
+  heap_.memory.tier_header().written_bodies.fetch_add(1, std::memory_order_relaxed);
+  DI_FAULT("tier.written");
+}
+
+u64 BodyWriter::commit_one(const Copy& body, ChunkTier& tier) {
   const std::span<u32> crcs = checksums(heap_, body.chunk);
   u64 bytes = 0;
   if (body.written && crcs.size() >= body.crcs.size()) {
     std::copy(body.crcs.begin(), body.crcs.end(), crcs.begin());
     if (!body.ends.empty()) std::copy(body.ends.begin(), body.ends.end(), body.ends_to);
-    tier.place.store(stored_place(body.segment, body.place.page));
+    tier.place.store(body.to);
     tier.stored_bytes = body.stored_bytes;
     tier.codec = static_cast<u32>(body.codec);
     DI_FAULT("tier.before_commit");
-    tier.stored_pages.store(body.place.pages);
+    tier.stored_pages.store(body.pages);
     heap_.note_body(body.chunk);
-    heap_.disk.add_fresh(body.segment, u64{body.place.pages} * kPageBytes, tier.body_bytes);
+    heap_.disk.add_fresh(place_segment(body.to), u64{body.pages} * kPageBytes, tier.body_bytes);
     add_bytes(heap_.memory.tier_header().clean_bytes, tier.body_bytes);
     bytes = body.body.size();
   }
   DI_FAULT("tier.committed");
-  tier.claim.store(0);
-  heap_.chunks.release_if_unused(body.chunk);
   return bytes;
-}
-
-u64 BodyWriter::commit(std::size_t count, Deadline deadline) {
-  if (count == 0) return 0;
-  u64 bytes = 0;
-  {
-    HeapGuard guard(heap_, deadline);
-    for (std::size_t i = 0; i < count; ++i) bytes += commit_one(bodies_[i]);
-  }
-  bodies_.erase(bodies_.begin(), bodies_.begin() + static_cast<std::ptrdiff_t>(count));
-  return bytes;
-}
-
-void BodyWriter::end_left_claims(Deadline deadline) {
-  const os::LongGuard local(mutex_);
-  commit(bodies_.size(), deadline);
 }
 
 bool BodyWriter::await_others(Deadline deadline) {
@@ -200,28 +161,12 @@ bool BodyWriter::await_others(Deadline deadline) {
   return true;
 }
 
-// Segments are sealed after their bodies were committed: a segment without live bytes would be used again at once.
 u64 BodyWriter::write_some(const BodiesWanted& wanted, Deadline deadline, std::string* why) {
   const os::LongGuard local(mutex_);
-  commit(bodies_.size(), deadline);
+  commit(copies_.size(), deadline);
   if (segment_.is_removed()) segment_.close(deadline);  // somebody removed the file: bodies written to it would be lost
   claim(wanted, deadline);
-  u64 bytes = 0;
-  try {
-    for (std::size_t written = 0; written < bodies_.size();) {
-      const std::span<const u8> stored = pack(&bodies_[written]);
-      if (!segment_.has_room(bodies_[written].head.size(), stored.size())) {
-        bytes += commit(std::exchange(written, 0), deadline);
-        if (!segment_.open(bodies_[0].head.size(), stored.size(), deadline, why)) break;
-      }
-      write(&bodies_[written++], stored);
-      DI_FAULT("tier.written");
-    }
-  } catch (...) {
-    commit(bodies_.size(), deadline);  // written bodies count, and no claim stays
-    throw;
-  }
-  return bytes + commit(bodies_.size(), deadline);
+  return write_claimed(deadline, why);
 }
 
 }  // namespace di

@@ -47,9 +47,7 @@ void Tier::end_as_last() noexcept {
 
 TierFolder Tier::join(const Memory& memory, Deadline deadline) {
   const TierHeader& header = memory.tier_header();
-  Uuid uuid;
-  std::copy_n(header.uuid, uuid.size(), uuid.begin());
-  return TierFolder::join(folder_of(header), uuid, header.epoch, deadline);
+  return TierFolder::join(folder_of(header), uuid_of(header), header.epoch, deadline);
 }
 
 u64 Tier::write_some(const BodiesWanted& wanted, Deadline deadline, std::string* why) {
@@ -61,9 +59,7 @@ u64 Tier::write_some(const BodiesWanted& wanted, Deadline deadline, std::string*
     std::string full;
     const u64 bytes = writer_.write_some(wanted, deadline, &full);
     if (bytes != 0 || full.empty()) return bytes;
-    const BodyMover::Result moved = mover_.move_some(false, deadline);
-    if (moved == BodyMover::Result::kMoved) continue;
-    if (moved == BodyMover::Result::kHeldUp && mover_.await(deadline) == BodyMover::Await::kWaited) continue;
+    if (mover_.move_or_wait(false, deadline) == Emptied::kDone) continue;
     *why = full;
     return 0;
   }
@@ -81,13 +77,7 @@ u64 Tier::drop_objects(u64 bytes, Deadline deadline, std::string* why) {
 
 RoomMaker::Emptied Tier::empty_more(Deadline deadline) {
   try {
-    if (budget_.wait_ns() != 0) return Emptied::kNothing;
-    const BodyMover::Result moved = mover_.move_some(true, deadline);
-    if (moved == BodyMover::Result::kMoved) return Emptied::kDone;
-    if (moved == BodyMover::Result::kNothing) return Emptied::kNothing;
-    const BodyMover::Await waited = mover_.await(deadline);
-    if (waited == BodyMover::Await::kWaited) return Emptied::kDone;
-    return waited == BodyMover::Await::kTimedOut ? Emptied::kTimedOut : Emptied::kNothing;
+    return budget_.wait_ns() != 0 ? Emptied::kNothing : mover_.move_or_wait(true, deadline);
   } catch (const Error& error) {  // a file error
     if (error.code() == Code::kTimeout) throw;
     return Emptied::kNothing;

@@ -42,9 +42,9 @@ MUTANTS = [
     Mutant(
         "items-go-though-another-process-empties-files",
         "disk",
-        "native/tier/tier.cc::Tier::empty_more",
-        "return waited == BodyMover::Await::kTimedOut ? Emptied::kTimedOut : Emptied::kNothing;",
-        "return Emptied::kNothing;",
+        "native/tier/body_mover.cc::BodyMover::await",
+        "if (deadline.over()) return Emptied::kTimedOut;",
+        "if (deadline.over()) return Emptied::kNothing;",
         (f"{ROOM}::test_a_table_that_is_drawn_from_all_the_time_holds_its_capacity",),
     ),
     Mutant(
