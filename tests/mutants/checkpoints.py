@@ -171,8 +171,8 @@ MUTANTS = [
         "the-checkpoint-before-goes-first",
         "checkpoint",
         "src/di_store/checkpoint/tree/saving.py::_write",
-        "        run(writer)\n",
-        '        folder.remove("manifest.json")\n        run(writer)\n',
+        "        with_helpers(range(len(crcs)), write,",
+        '        folder.remove("manifest.json")\n        with_helpers(range(len(crcs)), write,',
         (f"{FOLDER}/test_tree_kills.py::test_a_save_killed_at_any_step_leaves_an_old_or_new_checkpoint",),
     ),
 ]
