@@ -32,7 +32,7 @@ class StoreError(Exception):
         holder: place in ``store.stats()["clients"]`` of the process that holds a lock or writes the object; None if the
             error concerns no process.
         keys: uint64[m], keys of the items that the error concerns: values of an `Opaque` table cannot be loaded, items
-            cannot be drawn, or, in a call by keys of a table in parts, their shards failed. None if it concerns no items.
+            cannot be drawn, or shards of a table in parts failed in a call by keys. None if it concerns no items.
         places: positions of these items in the batch that was drawn, or in ``keys=``.
     """
 
