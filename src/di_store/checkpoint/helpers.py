@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import TypeVar
 
 THREADS = 4
@@ -16,14 +17,15 @@ Part = TypeVar("Part")
 def with_helpers(parts: Iterable[Part], work: Callable[[Iterator[Part]], None], threads: int) -> None:
     """Call `work` in this thread and in helper threads, if these can be started: not while the interpreter ends.
 
-    Each call takes its parts from its argument, one by one. After one has failed, there are no more parts.
+    Each call takes its parts from its argument, one by one. After one has failed, there are no more parts. When this
+    function ends, in whatever way, no call has a part or gets another.
     """
-    waiting, lock = iter(parts), threading.Lock()
+    waiting, changed, working = iter(parts), threading.Condition(), 0
     failed: list[BaseException] = []
 
     def following() -> Iterator[Part]:
         while True:
-            with lock:
+            with changed:
                 if failed:
                     return
                 try:
@@ -32,25 +34,40 @@ def with_helpers(parts: Iterable[Part], work: Callable[[Iterator[Part]], None], 
                     return
             yield part
 
-    def guarded() -> None:
+    def help_out() -> None:
+        nonlocal working
+        with changed:
+            working += 1
         try:
             work(following())
         except BaseException as error:  # raised by the thread that waits for it, whatever its type
             failed.append(error)
+        finally:
+            with changed:
+                working -= 1
+                changed.notify_all()
 
-    helpers = [threading.Thread(target=guarded, daemon=True) for _ in range(threads - 1)]
+    helpers = [threading.Thread(target=help_out, daemon=True) for _ in range(threads - 1)]
     try:
-        for helper in helpers:
-            helper.start()
-    except RuntimeError:
-        pass
-    except BaseException as error:  # Ctrl-C
+        with suppress(RuntimeError):
+            for helper in helpers:
+                helper.start()
+        work(following())
+    except BaseException as error:  # also Ctrl-C
         failed.append(error)
-    guarded()
-    for helper in helpers:
-        while helper.is_alive():
+    finally:
+        # Counts the helpers itself: a join() that Ctrl-C interrupts takes a thread that still runs for one that has
+        # ended (CPython's issue 90882).
+        while True:
             try:
-                helper.join()
+                with changed:
+                    while working:
+                        changed.wait()
+                    waiting = iter(())  # for a helper that begins only now
+                for helper in helpers:
+                    if helper.is_alive():
+                        helper.join()
+                break
             except BaseException as error:  # Ctrl-C: they end with the part that each is at
                 failed.append(error)
     try:
