@@ -122,10 +122,12 @@ def test_a_fork_during_a_save_ends_normally(tmp_path: Path) -> None:
 
     def write(numbers: Iterator[int]) -> None:
         for number in numbers:
+            if number == 0:  # the other thread writes on, also during the fork
+                assert forked.wait(60)
+            if number == 1:
+                begun.set()
             file.write(number)
             written.append(number)
-            begun.set()
-            assert forked.wait(60)
 
     saving = threading.Thread(target=with_helpers, args=(range(64), write, 2))
     saving.start()
