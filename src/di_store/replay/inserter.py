@@ -145,9 +145,10 @@ class Inserter:
     # -- rows ---------------------------------------------------------------------------------------------------
 
     def _check_count(self, n: int) -> None:
-        capacity = self._handle.native.capacity
         if n == 0:
             raise ValueError("extend() needs at least one item")
+        if n <= (capacity := self._handle.native.capacity):
+            return
         answers = answers_of(self._view)
         if n > capacity * answers and capacity < UNLIMITED:
             what, groups = ("items", "") if answers == 1 else ("rows", f" groups of {answers} rows")

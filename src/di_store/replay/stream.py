@@ -378,7 +378,7 @@ def rows_of(steps: Any) -> int:
         TypeError: no dict. ValueError: an empty dict, or nested too deep. SchemaMismatch: the leaf has no such axis.
     """
     leaf, depth = steps, 0
-    while isinstance(leaf, Mapping):
+    while type(leaf) is dict or (type(leaf) is not np.ndarray and isinstance(leaf, Mapping)):  # the last test is slow
         depth += 1
         if depth > tree.MAX_DEPTH:
             raise ValueError(f"steps are nested more than {tree.MAX_DEPTH} deep; does a dict hold itself?")
