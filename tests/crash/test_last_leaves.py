@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from pains import is_gone, until
 from warm import WARM, stopped_at_its_fault
 
 import di_store
@@ -74,7 +76,8 @@ def joining(name: str, result: Any) -> Any:
 
 
 def opens(name: str, folder: Path) -> None:
-    """Another store may have the name and the folder."""
+    """Another store may have the name and the folder, once no dashboard of another test has the one that was left."""
+    until(partial(is_gone, name), "the store's end")
     with di_store.open(name, disk=folder, **OPTIONS) as store:
         table = store.create_table("t", capacity=300, schema=SCHEMA, lanes=1)
         for first in range(0, 300, 100):
