@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -20,7 +21,7 @@ def with_helpers(parts: Iterable[Part], work: Callable[[Iterator[Part]], None], 
     Each call takes its parts from its argument, one by one. After one has failed, there are no more parts. When this
     function ends, in whatever way, no call has a part or gets another.
     """
-    waiting, changed, working = iter(parts), threading.Condition(), 0
+    waiting, changed, working, pid = iter(parts), threading.Condition(), 0, os.getpid()
     failed: list[BaseException] = []
 
     def following() -> Iterator[Part]:
@@ -57,8 +58,8 @@ def with_helpers(parts: Iterable[Part], work: Callable[[Iterator[Part]], None], 
         failed.append(error)
     finally:
         # Counts the helpers itself: a join() that Ctrl-C interrupts takes a thread that still runs for one that has
-        # ended (CPython's issue 90882).
-        while True:
+        # ended (CPython's issue 90882). A child that was forked meanwhile has none of them.
+        while os.getpid() == pid:
             try:
                 with changed:
                     while working:
