@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing as mp
+import os
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +16,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from leasing import LONG, leased, take
+from pains import is_stopped, until
 
 import di_store
-from di_store import Fifo, Group, Once, Opaque, Prioritized, Queue, SamplesPerInsert, Spec, Step, Uniform
+from di_store import Fifo, Group, Once, Opaque, Prioritized, Queue, SamplesPerInsert, Spec, Step, Uniform, _core
+from di_store.replay.sampling import Terms
 from replay.test_lease_rules import SAMPLERS, each_sampler, filled, shown
 
 RAGGED = {"n": Spec((), "i8"), "tokens": Spec((None,), "i4", max=64)}
@@ -99,6 +104,9 @@ def test_weights_follow_from_the_given_probabilities(store: di_store.Store, samp
         assert (batch.probabilities == 1).all()
 
 
+BUSY, GONE = "1 is leased, used up by .*", "1 is no longer in the table, or stale"
+
+
 def _leased(table: di_store.Table) -> Any:
     return take(table, 1).keys
 
@@ -114,26 +122,26 @@ def _drawn(table: di_store.Table) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("make", "options"),
+    ("make", "options", "why"),
     [
-        (_leased, {}),
-        (_deleted, {}),
-        (_drawn, {"max_times_sampled": 1}),
-        (_drawn, {"sampler": Once(2)}),
-        (lambda table: np.array([2**64 - 1], np.uint64), {}),
+        (_leased, {}, BUSY),
+        (_deleted, {}, GONE),
+        (_drawn, {"max_times_sampled": 1}, GONE),
+        (_drawn, {"sampler": Once(2)}, BUSY),
+        (lambda table: np.array([2**64 - 1], np.uint64), {}, GONE),
     ],
     ids=["leased", "deleted", "used up", "drawn in this epoch", "of no item"],
 )
 @pytest.mark.parametrize("lease", [None, LONG])
 def test_items_that_cannot_be_drawn_are_named_and_nothing_is_drawn(
-    store: di_store.Store, make: Any, options: Any, lease: float | None
+    store: di_store.Store, make: Any, options: Any, why: str, lease: float | None
 ) -> None:
     table = filled(store, **options)
     bad = make(table)
     good = np.setdiff1d(table.keys(), bad)[:3]
     before, keys = shown(table), np.concatenate([good[:1], bad, good[1:]])
     with pytest.raises(
-        di_store.ItemsUnavailable, match=r"1 of the 4 items .*nothing was drawn \(choose again"
+        di_store.ItemsUnavailable, match=rf"1 of the 4 items .* table 't': {why}; nothing was drawn \(choose again"
     ) as caught:
         table.sample(keys=keys, lease=lease, timeout=60)
     assert caught.value.keys.tolist() == bad.tolist()
@@ -160,7 +168,9 @@ def test_many_keys_of_no_items_are_found_in_several_holds(store: di_store.Store)
     table = filled(store)
     keys = np.concatenate([np.arange(1_000, dtype=np.uint64) + (1 << 40), table.keys()])
     assert table.sample(keys=keys, min_n=6).keys.tolist() == table.keys().tolist()
-    with pytest.raises(di_store.ItemsUnavailable, match="1000 of the 1006"):
+    with pytest.raises(
+        di_store.ItemsUnavailable, match=r"1000 of the 1006 .*: 1000 are no longer in the table, or stale;"
+    ):
         table.sample(keys=keys)
 
 
@@ -173,7 +183,7 @@ def test_a_used_up_item_is_drawn_by_its_key_as_often_as_the_limit_allows(store: 
     assert int(key) not in table.keys().tolist()
 
 
-def test_a_chosen_draw_waits_for_the_limiter(store: di_store.Store) -> None:
+def test_a_chosen_draw_waits_for_the_limiter(store: di_store.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     table = filled(store, limiter=SamplesPerInsert(0.5, 1, 1))
     before, keys = shown(table), table.keys()
     with pytest.raises(di_store.Timeout, match="samples_per_insert"):
@@ -182,10 +192,58 @@ def test_a_chosen_draw_waits_for_the_limiter(store: di_store.Store) -> None:
     with pytest.raises(di_store.ItemsUnavailable, match="1 of the 7"):  # what is gone never comes
         table.sample(keys=np.append(keys, np.uint64(77 << 40)), timeout=60)
     assert shown(table) == before
-    assert len(table.sample(keys=keys, min_n=2, timeout=0)) in (3, 4)
+    allowed = len(table.sample(keys=keys, min_n=2, timeout=0))
+    assert allowed in (3, 4)
+    table.configure(limiter=SamplesPerInsert(0.5, 1, 1))  # counts anew
+    table.sample(keys=keys, min_n=1, timeout=0)
+    table.extend({"n": np.arange(2)})  # one more draw
+    with monkeypatch.context() as patch:
+        patch.setattr(Terms, "pausing", None)  # nobody waits for what is gone
+        gone = np.arange(5, dtype=np.uint64) + (1 << 40)
+        assert len(table.sample(keys=np.append(keys[:1], gone), min_n=1, timeout=60)) == 1
     table.finish()
     with pytest.raises(di_store.EndOfData):
         table.sample(keys=keys)
+
+
+def _stop_in_a_draw(table: di_store.Table) -> None:
+    _core.arm_fault("table.draw_item:1:stop")
+    table.sample(1)
+    os._exit(0)
+
+
+@pytest.mark.parametrize("options", [{}, {"lease": LONG}, {"columns": "n", "min_n": 1}], ids=str)
+def test_a_chosen_draw_waits_for_the_lock_of_a_stopped_process(store: di_store.Store, options: Any) -> None:
+    table = filled(store, max_times_sampled=9)
+    keys = table.keys()
+    process: Any = mp.get_context("fork").Process(target=_stop_in_a_draw, args=(table,))
+    process.start()
+    try:
+        until(lambda: is_stopped(process.pid), "the process to stop")
+        for timeout in (0, 0.5):
+            with pytest.raises(
+                di_store.Timeout, match=f"^sample of 2 from .* after {timeout} s: .* held by .*, stopped"
+            ):
+                table.sample(keys=keys[:2], timeout=timeout, **options)
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+        process.join()
+    assert table.sample(keys=keys[:2], timeout=60, **options).keys.tolist() == keys[:2].tolist()
+    assert table.stats()["samples"] == 3
+
+
+def test_keys_of_one_group_name_one_item(store: di_store.Store) -> None:
+    """Without replacement, too: two of its answers would give the group twice."""
+    table = store.create_table("t", capacity=9, view=Group(2, by="n"), schema=RAGGED, lanes=1)
+    keys = table.extend(row(Group(2, by="n"), np.arange(3).repeat(2)))
+    for options in ({}, {"columns": "n"}, {"lease": LONG}):
+        with pytest.raises(ValueError, match="replace=False: keys= holds keys of several answers of a group"):
+            table.sample(keys=keys[[0, 2, 3]], replace=False, timeout=0, **options)
+    assert table.stats()["samples"] == 0
+    assert table.sample(keys=keys[[3, 0]], replace=False).keys.tolist() == keys[[2, 0]].tolist()
+    assert table.sample(keys=keys[[3, 2]]).times_sampled.tolist() == [2, 3]
+    with pytest.raises(di_store.ItemsUnavailable, match=f"1 of the 2 items .*: {BUSY}"):
+        table.sample(keys=keys[[3, 2]], lease=LONG)  # leased by the first of them
 
 
 def test_items_that_were_given_back_still_come_before_others(store: di_store.Store) -> None:
@@ -215,7 +273,8 @@ def test_items_that_were_given_back_still_come_before_others(store: di_store.Sto
         ({"keys": [1], "probabilities": ["a"]}, TypeError, "probabilities="),
         ({"keys": [1, 1], "replace": False}, ValueError, "holds a key more than once"),
         ({"keys": [1], "min_n": 2}, ValueError, "min_n=2 is above n=1"),
-        ({}, TypeError, "n=None"),
+        ({}, TypeError, "needs n, the number of examples, or keys="),
+        ({"replace": 1, "keys": [1]}, TypeError, "replace=1"),
         ({"n": 1, "key": [1]}, TypeError, "unexpected keyword argument 'key'"),
         ({"n": 1, "budget": 9}, TypeError, "budget=9: give a column and a number"),
         ({"n": 1, "budget": ("tokens", 0)}, ValueError, "budget=0 is below 1"),
@@ -377,6 +436,25 @@ def test_sizes_are_those_of_split(store: di_store.Store, view: Any, column: str)
     if grouped:
         with pytest.raises(ValueError, match="name a ragged column"):
             table.sample(20, budget=("n", 50))
+
+
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [([1, -3, 1], "item .* has a size of -3, below 0"), ([1, np.nan, 1], "budget='weight': name a ragged column")],
+    ids=str,
+)
+def test_what_is_no_size_is_refused(store: di_store.Store, weights: list[float], said: str) -> None:
+    table = store.create_table("t", capacity=9, limiter=Queue(9))
+    table.extend({"weight": np.array(weights)})
+    with pytest.raises(ValueError, match=said):
+        table.sample(3, budget=("weight", 9), timeout=0)
+    assert table.stats()["samples"] == 0
+
+
+def test_a_budget_may_be_far_above_all_sizes(store: di_store.Store) -> None:
+    table = store.create_table("t", capacity=200, limiter=Queue(200))
+    table.extend({"weight": np.full(100, 1e-320)})
+    assert len(table.sample(100, budget=("weight", 2**31 - 1))) == 100
 
 
 def test_an_item_above_the_budget_is_named_and_stays(store: di_store.Store) -> None:

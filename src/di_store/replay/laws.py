@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
 from di_store import _core
 from di_store.base import config
 from di_store.base.dtypes import Array
-from di_store.base.errors import CapacityError, ItemsUnavailable, shown
+from di_store.base.errors import CapacityError, ItemsUnavailable, Timeout, shown
 from di_store.base.lacks import Declares, Lack, check_option
+from di_store.policy.views import Group
 from di_store.replay.batch import Batch, check_out, host_array, key_array, wrap_ragged
 from di_store.replay.handle import TableHandle
 from di_store.replay.lease import lease_seconds
@@ -21,6 +22,8 @@ _LACK = Lack("is for tables in this process's memory", "use it on the table's ma
 NO_LAWS = dict.fromkeys(("keys", "probabilities", "budget"), _LACK)
 """The options that tables elsewhere lack."""
 _OF_BETA = "it is the exponent of the importance weights"
+_GONE = "no longer in the table, or stale"
+_BUSY = "leased, used up by draws that are not delivered yet, drawn in this epoch, or without late columns or answers"
 _FIRST = 16  # draws whose sizes tell how many more may fit
 
 
@@ -55,7 +58,7 @@ def draw_terms(
             raise TypeError(f"sample() got an unexpected keyword argument {name!r}")
         if value is not None:
             check_option(drawn, name, value)
-    count, repeats, law = _read(n, replace, options)
+    count, repeats, law = _read(n, config.flag("replace", replace), options)
     terms = Terms(count, timeout, min_n, options.get("linger"), replace=repeats, lease=seconds)
     terms.law = law
     if out is not None:
@@ -63,21 +66,23 @@ def draw_terms(
     return terms, None if beta is None else config.real("beta", beta, why=_OF_BETA)
 
 
-def _read(n: Any, replace: Any, options: DrawOptions) -> tuple[int, bool, Law | None]:
+def _read(n: Any, replace: bool, options: DrawOptions) -> tuple[int, bool, Law | None]:
     """The number of examples, at most; whether the sampler's picks may repeat; and the law, if there is one."""
     keys, probabilities, budget = options.get("keys"), options.get("probabilities"), options.get("budget")
     if keys is None:
         if probabilities is not None:
             raise ValueError("probabilities= are those with which keys= were chosen: give keys= too")
-        return check_n(n), config.flag("replace", replace), None if budget is None else Budget(budget)
+        if n is None:
+            raise TypeError("sample() needs n, the number of examples, or keys=, the items to draw")
+        return check_n(n), replace, None if budget is None else Budget(budget)
     if n is not None or budget is not None:
         raise ValueError(f"keys= says which items to draw: leave {'n' if n is not None else 'budget='} out")
     wanted = key_array(keys)
     if (count := len(wanted)) == 0:
         raise ValueError("keys= is empty: a batch holds at least one example")
-    if not config.flag("replace", replace) and len(np.unique(wanted)) < count:
+    if not replace and len(np.unique(wanted)) < count:
         raise ValueError("replace=False: keys= holds a key more than once")
-    return count, True, Chosen(wanted, _probabilities(probabilities, count))
+    return count, True, Chosen(wanted, _probabilities(probabilities, count), replace)
 
 
 def _probabilities(given: Any, n: int) -> Array | None:
@@ -96,12 +101,14 @@ class Chosen:
 
     exact = True
 
-    def __init__(self, keys: Array, probabilities: Array | None) -> None:
+    def __init__(self, keys: Array, probabilities: Array | None, replace: bool) -> None:
         self._keys = keys
         self._probabilities = probabilities
+        self._replace = replace
 
     def at_once(self, handle: TableHandle, terms: Terms, beta: float | None) -> tuple[Any, ...] | None:
         """The parts of the batch; None: not possible in one step, and nothing was drawn."""
+        self._check_groups(handle)
         if handle.opaque or terms.lease is not None:
             return None
         return handle.reader().take(self._keys, self._probabilities, beta)
@@ -114,33 +121,58 @@ class Chosen:
         """As `Law.draw`.
 
         Raises:
-            ItemsUnavailable: fewer than `min_n` items can be drawn.
+            ItemsUnavailable: fewer than `min_n` items can be drawn. ValueError: see `_check_groups`.
         """
+        self._check_groups(handle)
         count = handle.reader().draw(draws, terms.n)
         missing = draws.missing
         tried = count + len(missing)
-        if tried < terms.n:  # the limiter allows no more: what is gone by now never comes
-            missing += (np.flatnonzero(~_there(handle, self._keys[tried:])) + tried).tolist()
+        if tried < terms.n and (found := _find(handle, self._keys[tried:])):  # the limiter allows no more now
+            missing += (np.flatnonzero(~found.live) + tried).tolist()  # what is gone by now never comes
         if missing and terms.n - len(missing) < terms.min_n:
             raise self._unavailable(handle, missing)
-        return tried >= terms.n
+        return count + len(missing) >= terms.n
+
+    def _check_groups(self, handle: TableHandle) -> None:
+        """Refuse keys of several answers of one group, if no item may come twice.
+
+        Raises:
+            ValueError: there are such keys.
+        """
+        if self._replace or not isinstance(handle.settings.view, Group) or not (found := _find(handle, self._keys)):
+            return
+        if len(np.unique(groups := found.keys[found.live])) < len(groups):
+            raise ValueError("replace=False: keys= holds keys of several answers of a group")
 
     def _unavailable(self, handle: TableHandle, places: list[int]) -> ItemsUnavailable:
         keys = self._keys[places]
-        there = np.count_nonzero(_there(handle, keys))
+        why = ""
+        if found := _find(handle, keys):
+            there = int(np.count_nonzero(found.live))
+            counts = ((len(places) - there, _GONE), (there, _BUSY))
+            why = ": " + ", ".join(f"{n} {'is' if n == 1 else 'are'} {what}" for n, what in counts if n)
         error = ItemsUnavailable(
-            f"{len(places)} of the {len(self._keys)} items of keys= cannot be drawn from table {handle.name!r}: "
-            f"{len(places) - there} are not in the table any more, or stale, and {there} are leased, used up by draws "
-            "that are not delivered yet, drawn in this epoch, or wait for late columns or answers; nothing was drawn"
+            f"{len(places)} of the {len(self._keys)} items of keys= cannot be drawn from table {handle.name!r}{why}; "
+            "nothing was drawn"
         )
         error.keys, error.places = keys, places
         return error
 
 
-def _there(handle: TableHandle, keys: Array) -> Array:
-    """Which of these items are in the table, whether they can be drawn or not."""
-    found: Array = handle.reader().peek(keys, None, [])[-1]
-    return found
+class _Found(NamedTuple):
+    """What is known of some keys: by key, the key of its item, and whether the table has it."""
+
+    keys: Array
+    live: Array
+
+
+def _find(handle: TableHandle, keys: Array) -> _Found | None:
+    """None: the table's lock is not available now."""
+    try:
+        parts = handle.reader().peek(keys, None, [])
+    except Timeout:  # the draw waits for the lock, and names its owner
+        return None
+    return _Found(parts[1], parts[-1])
 
 
 class Budget:
@@ -174,10 +206,10 @@ class Budget:
         """As `Law.draw`.
 
         Raises:
-            CapacityError: the first example alone is above the budget.
+            CapacityError: the first example alone is above the budget. ValueError: the column gives an example no size.
         """
         while (held := draws.count) < terms.n:
-            wanted = min(terms.n, held + self._step(held))
+            wanted = held + int(min(terms.n - held, self._step(held)))
             count = handle.reader().draw(draws, wanted, False)
             if count > held and self._fill(handle, draws, held):
                 return True
@@ -185,9 +217,9 @@ class Budget:
                 return False
         return True
 
-    def _step(self, held: int) -> int:
+    def _step(self, held: int) -> float:
         """How many examples to draw next."""
-        return int((self._most - self._sum) * held / self._sum) + 1 if self._sum else max(held, _FIRST)
+        return (self._most - self._sum) / self._sum * held + 1 if self._sum else max(held, _FIRST)
 
     def _fill(self, handle: TableHandle, draws: _core.Draws, held: int) -> bool:
         """Count the examples from number `held` on, and give back what is above the budget. Whether it is used up."""
@@ -195,7 +227,12 @@ class Budget:
         assert plan is not None
         data, keys = handle.reader().column(draws, held, handle.which(self._which))[:2]
         wrap_ragged(data, dict(plan.ragged), len(keys))
-        sums = self._sum + np.cumsum(sizes_of(data, self._column))
+        sizes = sizes_of(data, self._column, "budget")
+        if (sizes < 0).any():
+            raise ValueError(
+                f"budget={self._column!r}: item {keys[sizes < 0][0]} has a size of {sizes.min():g}, below 0"
+            )
+        sums = self._sum + np.cumsum(sizes)
         fit = int(np.searchsorted(sums, self._most, side="right"))
         if held + fit == 0:
             raise self._too_large(handle, keys[:1], sums[0])

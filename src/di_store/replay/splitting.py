@@ -28,14 +28,14 @@ def count_ranks(ranks: int, n: int) -> int:
     return found
 
 
-def sizes_of(data: Any, by: str) -> Array:
-    """The size of each example by a column of its batch: its lengths, or its numbers.
+def sizes_of(data: Any, by: str, option: str = "by") -> Array:
+    """The size of each example by a column of its batch: its lengths, or its numbers. `option`: named by the errors.
 
     Raises:
         ValueError: there is no such column, or it gives an example no size. TypeError: `by` is no name.
     """
     if not isinstance(by, str):
-        raise TypeError(f"by={shown(by)} is a {type(by).__name__}: give the name of a column")
+        raise TypeError(f"{option}={shown(by)} is a {type(by).__name__}: give the name of a column")
     found = data
     for part in (by,) if isinstance(data, dict) and by in data else by.split("/"):
         found = found.get(part) if isinstance(found, dict) else None
@@ -45,7 +45,9 @@ def sizes_of(data: Any, by: str) -> Array:
     sizes: Array = np.empty((0, 0)) if found is None or isinstance(found, dict) else _numbers(found)
     if sizes.ndim != 1 or sizes.dtype.kind not in "iuf" or not np.isfinite(sizes).all():
         names = sorted(data) if isinstance(data, dict) else "no columns"
-        raise ValueError(f"by={shown(by)}: name a ragged column, or one with a number for each example, of {names}")
+        raise ValueError(
+            f"{option}={shown(by)}: name a ragged column, or one with a number for each example, of {names}"
+        )
     return sizes.astype(np.float64)  # unsigned numbers would wrap
 
 
