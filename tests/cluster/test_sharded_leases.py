@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,18 +14,25 @@ from pains import until
 from warm import WARM
 
 import di_store
-from cluster.nodes import Node, cluster_nodes, stopped
+from cluster.nodes import Node, cluster_nodes, served_again, stopped
 from cluster.shards import ROWS, filled
 from di_store import cluster
-from di_store.base.errors import NodeUnavailable
+from di_store.base.errors import NodeUnavailable, StoreClosed
 from di_store.cluster.store import ClusterStore
 from di_store.replay.keys import shards_of
+from di_store.replay.lease import ANY_LEASE, Lease
 
 
 @pytest.fixture(scope="module")
-def nodes() -> Iterator[list[Node]]:
+def every() -> Iterator[list[Node]]:
     with cluster_nodes(f"p-{uuid.uuid4().hex[:12]}", 3) as running:
         yield running
+
+
+@pytest.fixture
+def nodes(every: list[Node]) -> list[Node]:
+    """All three, whichever the test before has lost."""
+    return served_again(every)
 
 
 @pytest.fixture
@@ -79,14 +86,45 @@ def test_leases_on_another_node_end_with_the_handle(nodes: list[Node], stores: l
     stores[1].drop_table("u")
 
 
-def test_what_reaches_its_shard_counts(nodes: list[Node], stores: list[ClusterStore], table: di_store.Table) -> None:
+CALLS: dict[str, Callable[[di_store.Table, Any], int]] = {
+    "ack": lambda table, lease: table.ack(lease, timeout=5),
+    "give_back": lambda table, lease: table.give_back(lease, timeout=5),
+    "extend": lambda _, lease: lease.extend(LONG, timeout=5),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_reaches_its_shard_counts(
+    nodes: list[Node], stores: list[ClusterStore], table: di_store.Table, name: str
+) -> None:
     """A node is stopped: the error has the keys of its items, whose leases stay."""
+    call, batches = CALLS[name], [take(each.table("t"), 2) for each in stores]
+    every = Lease(table._backend, ANY_LEASE, np.concatenate([each.keys for each in batches]))
+    told = f"^{name} failed for 2 of 6 keys .*"
+    with stopped(*nodes[1].pids), pytest.raises((NodeUnavailable, di_store.Timeout), match=told) as caught:
+        call(table, every)
+    assert sorted(caught.value.keys.tolist()) == keys_of(batches[1])
+    assert [call(table, each.lease) for each in batches] == ([2, 2, 2] if name == "extend" else [0, 2, 0])
+
+
+def test_the_leases_of_a_lost_node_are_named_and_the_others_count(
+    nodes: list[Node], stores: list[ClusterStore], table: di_store.Table
+) -> None:
+    """Also once another store has taken the node's place."""
     batches = [take(each.table("t"), 2) for each in stores]
     keys = np.concatenate([each.keys for each in batches])
-    with stopped(*nodes[1].pids), pytest.raises((NodeUnavailable, di_store.Timeout), match="2 of 6 keys") as caught:
-        table.ack(keys, timeout=5)
-    assert sorted(caught.value.keys.tolist()) == keys_of(batches[1])
-    assert [table.ack(each) for each in batches] == [0, 2, 0]
+    stores[1].close()
+    nodes[1].lose()
+    told = r"^ack failed for 2 of 6 keys \(error\.keys\): (?!ack failed)"
+    for done in (4, 0):
+        before = leased(table)
+        with pytest.raises((NodeUnavailable, StoreClosed), match=told) as caught:
+            table.ack(keys, timeout=5)
+        assert sorted(caught.value.keys.tolist()) == keys_of(batches[1])
+        assert before - leased(table) == done
+        served_again(nodes)
+    assert len(take(table, 2)) == 2
+    assert table.give_back(batches[2]) == 0
 
 
 def test_draws_over_all_shards_have_no_leases(stores: list[ClusterStore]) -> None:

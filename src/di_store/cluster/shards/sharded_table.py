@@ -324,7 +324,7 @@ class ShardedTable(TableBackend):
                 missed.append(at)
         if failed is not None:
             which = keys[np.concatenate(missed)]
-            raise with_keys(failed, which, f"{what}: {len(which)} of {len(keys)} keys were not reached (error.keys)")
+            raise with_keys(failed, which, f"{what} failed for {len(which)} of {len(keys)} keys (error.keys)")
         return done
 
     def _with_some(self, places: Array) -> list[Shard]:
