@@ -244,6 +244,8 @@ def test_keys_of_one_group_name_one_item(store: di_store.Store) -> None:
     assert table.sample(keys=keys[[3, 2]]).times_sampled.tolist() == [2, 3]
     with pytest.raises(di_store.ItemsUnavailable, match=f"1 of the 2 items .*: {BUSY}"):
         table.sample(keys=keys[[3, 2]], lease=LONG)  # leased by the first of them
+    with pytest.raises(di_store.ItemsUnavailable, match=r"1 is no longer .*, or of groups that lack answers;"):
+        table.sample(keys=table.extend(row(Group(2, by="n"), [7])))
 
 
 def test_items_that_were_given_back_still_come_before_others(store: di_store.Store) -> None:

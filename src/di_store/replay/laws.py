@@ -22,8 +22,11 @@ _LACK = Lack("is for tables in this process's memory", "use it on the table's ma
 NO_LAWS = dict.fromkeys(("keys", "probabilities", "budget"), _LACK)
 """The options that tables elsewhere lack."""
 _OF_BETA = "it is the exponent of the importance weights"
-_GONE = "no longer in the table, or stale"
-_BUSY = "leased, used up by draws that are not delivered yet, drawn in this epoch, or without late columns or answers"
+_GONE, _GONE_OF_GROUPS = (
+    "no longer in the table, or stale",
+    "no longer in the table, stale, or of groups that lack answers",
+)
+_BUSY = "leased, used up by draws that are not delivered yet, drawn in this epoch, or without late columns"
 _FIRST = 16  # draws whose sizes tell how many more may fit
 
 
@@ -149,7 +152,8 @@ class Chosen:
         why = ""
         if found := _find(handle, keys):
             there = int(np.count_nonzero(found.live))
-            counts = ((len(places) - there, _GONE), (there, _BUSY))
+            gone = _GONE_OF_GROUPS if isinstance(handle.settings.view, Group) else _GONE
+            counts = ((len(places) - there, gone), (there, _BUSY))
             why = ": " + ", ".join(f"{n} {'is' if n == 1 else 'are'} {what}" for n, what in counts if n)
         error = ItemsUnavailable(
             f"{len(places)} of the {len(self._keys)} items of keys= cannot be drawn from table {handle.name!r}{why}; "
