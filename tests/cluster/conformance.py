@@ -28,6 +28,7 @@ QUICK = {
     ),
     "drawing": "replay/evicted replay/extreme_priorities replay/finish replay/mixture replay/once replay/peek",
     "leases": "replay/leases replay/lease_rules",
+    "laws": "replay/laws",
     "arguments": (
         "arguments/checked_first arguments/bad_input arguments/deep_values arguments/odd_arguments columns/odd_keys "
         "arguments/odd_values columns/schema"
@@ -52,6 +53,7 @@ WAITS_FOR_CLIENT = "a writer whose client was killed is kept for 30 s, in case t
 NAMES_NODE = "the culprit of a Timeout is named with its node"
 NO_AGENT = "the agent has ended with its store, and nothing answers in its place: NodeUnavailable"
 NO_FOLDER = "a checkpoint is written on the store's machine: `checkpoint` is refused, whatever its path"
+NO_LAWS = "draws by keys and up to a budget are for tables in the process's memory"
 ONE_GIB = "a call takes at most 1 GiB, and is refused sooner than a row of 4 GiB"
 
 LEFT_OUT = [
@@ -59,6 +61,7 @@ LEFT_OUT = [
     ("replay/test_finish.py::test_end_of_data_waits_for_undelivered_draws", OWNER),
     ("store/test_handles.py::test_unpickling_a_handle_of_a_gone_store_raises", NO_AGENT),
     ("replay/test_size_limits.py::test_ragged_columns_that_together_exceed_the_limit_are_refused", ONE_GIB),
+    ("replay/test_laws.py", NO_LAWS),
     ("replay/test_late_answers.py::test_a_group_evicted_for_a_slot_does_not_restart", INSIDE),
     ("replay/test_late_columns.py::test_a_kill_inside_update_leaves_old_or_new", FAULTS),
     ("replay/test_lease_rules.py::test_leased_items_are_drawn_by_nobody_else", OWNER),
@@ -97,8 +100,8 @@ LEFT_OUT = [
     ("runtime/test_waits.py::test_only_processes_using_the_table_are_culprits[writer]", NAMES_NODE),
     ("objects/test_weights.py::test_versions_of_stores_that_were_closed_take_no_memory", INSIDE),
 ]
-"""Tests that are left out, all parameters of each unless it names some or their beginning, with the difference that is
-the reason."""
+"""Tests that are left out, all parameters of each unless it names some or their beginning, and whole files, with the
+difference that is the reason."""
 
 STAYS_OPEN = "handles of a cluster that a process has unpickled are one, which stays open"
 
@@ -133,6 +136,7 @@ LEFT_OUT_IN_PARTS = [
     ("policy/test_samplers.py", NO_TABLES),
     ("replay/test_groups.py", GROUPS),
     ("replay/test_late_answers.py", GROUPS),
+    ("replay/test_laws.py", NO_LAWS),
     ("replay/test_lease_rules.py", NO_LEASES),
     ("replay/test_leases.py", NO_LEASES),
     ("replay/test_mixture.py", SEVERAL),
@@ -208,7 +212,7 @@ LEFT_OUT_IN_PARTS = [
     ("store/test_handles.py::test_unpickling_a_handle_of_a_gone_store_raises", STAYS_OPEN),
     ("store/test_store.py::test_a_reading_handle_refuses_to_write", ONE_SHARD),
 ]
-"""As `LEFT_OUT`, where every table lies in parts (`in_parts`); whole files too."""
+"""As `LEFT_OUT`, where every table lies in parts (`in_parts`)."""
 
 OF_KIND = {"tcp": LEFT_OUT, "tls": LEFT_OUT, "cluster": LEFT_OUT_OF_A_NODE, "sharded": LEFT_OUT_IN_PARTS}
 """By kind of store: the values of DI_STORE_TEST_FAR."""
