@@ -408,7 +408,7 @@ void Draws::end(DrawSet* set, bool give_back, Deadline deadline) {
     for (std::size_t i = first; i < end; ++i) set->items[i].chunks = 0;  // a repeated call must not end a use twice
     core_.charge_held_soon();
     if (give_back) core_.items_came().signal(kMaxClients);
-    if (!give_back && header_.finished != 0)  // wakes learners that wait because these draws might be given back
+    if (!give_back && draws != 0 && header_.finished != 0)  // learners wait because these draws might be given back
       core_.items_came().signal(kMaxClients);
     if (!give_back || unheld) core_.room_came().signal(unheld ? kMaxClients : 0);
   }

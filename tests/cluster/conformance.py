@@ -28,7 +28,7 @@ QUICK = {
     ),
     "drawing": "replay/evicted replay/extreme_priorities replay/finish replay/mixture replay/once replay/peek",
     "leases": "replay/leases replay/lease_rules",
-    "laws": "replay/laws",
+    "laws": "replay/laws replay/budgets",
     "arguments": (
         "arguments/checked_first arguments/bad_input arguments/deep_values arguments/odd_arguments columns/odd_keys "
         "arguments/odd_values columns/schema"
@@ -61,6 +61,7 @@ LEFT_OUT = [
     ("replay/test_finish.py::test_end_of_data_waits_for_undelivered_draws", OWNER),
     ("store/test_handles.py::test_unpickling_a_handle_of_a_gone_store_raises", NO_AGENT),
     ("replay/test_size_limits.py::test_ragged_columns_that_together_exceed_the_limit_are_refused", ONE_GIB),
+    ("replay/test_budgets.py", NO_LAWS),
     ("replay/test_laws.py", NO_LAWS),
     ("replay/test_late_answers.py::test_a_group_evicted_for_a_slot_does_not_restart", INSIDE),
     ("replay/test_late_columns.py::test_a_kill_inside_update_leaves_old_or_new", FAULTS),
@@ -136,6 +137,7 @@ LEFT_OUT_IN_PARTS = [
     ("policy/test_samplers.py", NO_TABLES),
     ("replay/test_groups.py", GROUPS),
     ("replay/test_late_answers.py", GROUPS),
+    ("replay/test_budgets.py", NO_LAWS),
     ("replay/test_laws.py", NO_LAWS),
     ("replay/test_lease_rules.py", NO_LEASES),
     ("replay/test_leases.py", NO_LEASES),

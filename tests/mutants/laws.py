@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mutants.mutant import Mutant
 
-LAWS = "tests/replay/test_laws.py"
+LAWS, BUDGETS = "tests/replay/test_laws.py", "tests/replay/test_budgets.py"
 
 MUTANTS = [
     Mutant(
@@ -53,7 +53,7 @@ MUTANTS = [
         "native/bindings/held_draws.cc::keep_first",
         "end_draws(rest, false)",
         "end_draws(rest, true)",
-        (f"{LAWS}::test_a_batch_is_the_longest_row_of_items_that_fit",),
+        (f"{BUDGETS}::test_a_batch_is_the_longest_row_of_items_that_fit",),
     ),
     Mutant(
         "draws-up-to-a-budget-are-of-a-slice",
@@ -61,7 +61,7 @@ MUTANTS = [
         "src/di_store/replay/laws.py::Budget.draw",
         "draw(draws, wanted, False)",
         "draw(draws, wanted, True)",
-        (f"{LAWS}::test_draws_up_to_a_budget_follow_the_samplers_law",),
+        (f"{BUDGETS}::test_draws_up_to_a_budget_follow_the_samplers_law",),
     ),
     Mutant(
         "a-budget-forgets-earlier-steps",
@@ -69,6 +69,6 @@ MUTANTS = [
         "src/di_store/replay/laws.py::Budget._fill",
         "sums = self._sum + np.cumsum",
         "sums = np.cumsum",
-        (f"{LAWS}::test_every_sampler_keeps_to_a_budget",),
+        (f"{BUDGETS}::test_every_sampler_keeps_to_a_budget",),
     ),
 ]
