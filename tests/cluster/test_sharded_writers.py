@@ -37,6 +37,7 @@ def nodes() -> Iterator[list[Node]]:
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine with much else to do, a shard may take more than a second to answer."""
     monkeypatch.setattr("di_store.cluster.shards.shard.LOOK_SECONDS", 20.0)
+    monkeypatch.setattr("di_store.cluster.shards.mass.SHARD_SECONDS", 20.0)
 
 
 @pytest.fixture(autouse=True)
