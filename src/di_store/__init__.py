@@ -13,7 +13,6 @@ from di_store.base.errors import AccessDenied as AccessDenied
 from di_store.base.errors import CapacityError as CapacityError
 from di_store.base.errors import CorruptData as CorruptData
 from di_store.base.errors import EndOfData as EndOfData
-from di_store.base.errors import ItemsUnavailable as ItemsUnavailable
 from di_store.base.errors import LayoutMismatch as LayoutMismatch
 from di_store.base.errors import NodeUnavailable as NodeUnavailable
 from di_store.base.errors import ObjectExists as ObjectExists

@@ -121,7 +121,7 @@ class LeaseMachine(RuleBasedStateMachine):
         expected = self.model.chosen(numbers, least, lease is not None)
         sample = partial(self.table.sample, keys=keys, probabilities=chances, min_n=least, lease=lease, timeout=0)
         if isinstance(expected, str):
-            with pytest.raises({"waits": di_store.Timeout, "unavailable": di_store.ItemsUnavailable}[expected]):
+            with pytest.raises({"waits": di_store.Timeout, "unavailable": di_store.ObjectNotFound}[expected]):
                 sample()
             self.agree()
             return

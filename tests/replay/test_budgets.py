@@ -170,7 +170,7 @@ def test_tasks_draw_by_a_law_too(store: di_store.Store) -> None:
         assert (await waiting).data["n"].tolist() == [0, 1, 2]
         key = table.keys()
         assert (await table.aio.sample(keys=key)).data["n"].tolist() == [3]
-        with pytest.raises(di_store.ItemsUnavailable):
+        with pytest.raises(di_store.ObjectNotFound):
             await table.aio.sample(keys=key)
 
     asyncio.run(draw())

@@ -138,7 +138,7 @@ def test_items_that_cannot_be_drawn_are_named_and_nothing_is_drawn(
     good = np.setdiff1d(table.keys(), bad)[:3]
     before, keys = shown(table), np.concatenate([good[:1], bad, good[1:]])
     with pytest.raises(
-        di_store.ItemsUnavailable, match=rf"1 of the 4 items .* table 't': {why}; nothing was drawn \(choose again"
+        di_store.ObjectNotFound, match=rf"1 of the 4 items .* table 't': {why}; nothing was drawn \(choose again"
     ) as caught:
         table.sample(keys=keys, lease=lease, timeout=60)
     assert caught.value.keys.tolist() == bad.tolist()
@@ -166,7 +166,7 @@ def test_many_keys_of_no_items_are_found_in_several_holds(store: di_store.Store)
     keys = np.concatenate([np.arange(1_000, dtype=np.uint64) + (1 << 40), table.keys()])
     assert table.sample(keys=keys, min_n=6).keys.tolist() == table.keys().tolist()
     with pytest.raises(
-        di_store.ItemsUnavailable, match=r"1000 of the 1006 .*: 1000 are no longer in the table, or stale;"
+        di_store.ObjectNotFound, match=r"1000 of the 1006 .*: 1000 are no longer in the table, or stale;"
     ):
         table.sample(keys=keys)
 
@@ -174,7 +174,7 @@ def test_many_keys_of_no_items_are_found_in_several_holds(store: di_store.Store)
 def test_a_used_up_item_is_drawn_by_its_key_as_often_as_the_limit_allows(store: di_store.Store) -> None:
     table = filled(store, max_times_sampled=3)
     key = table.keys()[0]
-    with pytest.raises(di_store.ItemsUnavailable):
+    with pytest.raises(di_store.ObjectNotFound):
         table.sample(keys=[key] * 4)
     assert table.sample(keys=[key] * 3).times_sampled.tolist() == [1, 2, 3]
     assert int(key) not in table.keys().tolist()
@@ -186,7 +186,7 @@ def test_a_chosen_draw_waits_for_the_limiter(store: di_store.Store, monkeypatch:
     with pytest.raises(di_store.Timeout, match="samples_per_insert"):
         table.sample(keys=keys, timeout=0.05)
     assert shown(table) == before
-    with pytest.raises(di_store.ItemsUnavailable, match="1 of the 7"):  # what is gone never comes
+    with pytest.raises(di_store.ObjectNotFound, match="1 of the 7"):  # what is gone never comes
         table.sample(keys=np.append(keys, np.uint64(77 << 40)), timeout=60)
     assert shown(table) == before
     allowed = len(table.sample(keys=keys, min_n=2, timeout=0))
@@ -239,9 +239,9 @@ def test_keys_of_one_group_name_one_item(store: di_store.Store) -> None:
     assert table.stats()["samples"] == 0
     assert table.sample(keys=keys[[3, 0]], replace=False).keys.tolist() == keys[[2, 0]].tolist()
     assert table.sample(keys=keys[[3, 2]]).times_sampled.tolist() == [2, 3]
-    with pytest.raises(di_store.ItemsUnavailable, match=f"1 of the 2 items .*: {BUSY}"):
+    with pytest.raises(di_store.ObjectNotFound, match=f"1 of the 2 items .*: {BUSY}"):
         table.sample(keys=keys[[3, 2]], lease=LONG)  # leased by the first of them
-    with pytest.raises(di_store.ItemsUnavailable, match=r"1 is no longer .*, or of groups that lack answers;"):
+    with pytest.raises(di_store.ObjectNotFound, match=r"1 is no longer .*, or of groups that lack answers;"):
         table.sample(keys=table.extend(row(Group(2, by="n"), [7])))
 
 
@@ -267,7 +267,7 @@ def test_items_that_were_given_back_still_come_before_others(store: di_store.Sto
     assert table.sample(keys=batch.keys[:1]).keys.tolist() == batch.keys[:1].tolist()
     assert table.sample(2).keys.tolist() == batch.keys[1:].tolist()
     assert table.give_back(table.sample(keys=batch.keys, lease=LONG)) == 3
-    with pytest.raises(di_store.ItemsUnavailable):
+    with pytest.raises(di_store.ObjectNotFound):
         table.sample(keys=np.append(batch.keys, np.uint64(77)))  # the marks come back too
     assert table.sample(3).keys.tolist() == batch.keys.tolist()
 

@@ -53,7 +53,7 @@ def _draw_and_die(table: Any, keys: Any, way: str, begun: Any, done: Any, point:
         begun[:] = [1 if "budget" in way or n in chosen else 0 for n in range(ITEMS)]
         try:
             batch = WAYS[way](table, keys[chosen])
-        except (di_store.Timeout, di_store.ItemsUnavailable):  # all are used up
+        except (di_store.Timeout, di_store.ObjectNotFound):  # all are used up
             break
         if batch.lease is not None:
             assert table.give_back(batch.keys[1:]) == len(batch) - 1

@@ -135,7 +135,7 @@ class DrawsLost(StoreError):
 
 
 class ObjectNotFound(StoreError):
-    """No sealed object of that id within the timeout."""
+    """No sealed object of that id within the timeout. Or items that `sample(keys=)` was to draw cannot be drawn now."""
 
     default_remedy = "timeout= waits for it, store.contains(ref) tells whether it exists, store.keys() lists the ids"
 
@@ -173,12 +173,6 @@ class WriterClosed(StoreError):
     """The writer was closed, or belongs to another process or thread."""
 
     default_remedy = "open one writer per thread and process with table.writer()"
-
-
-class ItemsUnavailable(StoreError):
-    """Items that `sample(keys=)` was to draw cannot be drawn now: `keys`. Nothing was drawn."""
-
-    default_remedy = "choose again among table.keys(); min_n= draws those that are left"
 
 
 class EndOfData(StoreError):
@@ -301,7 +295,6 @@ __all__ = [
     "CapacityError",
     "CorruptData",
     "EndOfData",
-    "ItemsUnavailable",
     "LayoutMismatch",
     "NodeUnavailable",
     "ObjectExists",

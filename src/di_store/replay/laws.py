@@ -9,7 +9,7 @@ import numpy as np
 from di_store import _core
 from di_store.base import config
 from di_store.base.dtypes import Array
-from di_store.base.errors import CapacityError, ItemsUnavailable, Timeout, shown
+from di_store.base.errors import CapacityError, ObjectNotFound, Timeout, shown
 from di_store.base.lacks import Declares, Lack, check_option
 from di_store.policy.views import Group
 from di_store.replay.batch import Batch, check_out, host_array, key_array, wrap_ragged
@@ -124,7 +124,7 @@ class Chosen:
         """As `Law.draw`.
 
         Raises:
-            ItemsUnavailable: fewer than `min_n` items can be drawn. ValueError: see `_check_groups`.
+            ObjectNotFound: fewer than `min_n` items can be drawn. ValueError: see `_check_groups`.
         """
         self._check_groups(handle)
         count = handle.reader().draw(draws, terms.n)
@@ -147,7 +147,7 @@ class Chosen:
         if len(np.unique(groups := found.keys[found.live])) < len(groups):
             raise ValueError("replace=False: keys= holds keys of several answers of a group")
 
-    def _unavailable(self, handle: TableHandle, places: list[int]) -> ItemsUnavailable:
+    def _unavailable(self, handle: TableHandle, places: list[int]) -> ObjectNotFound:
         keys = self._keys[places]
         why = ""
         if found := _find(handle, keys):
@@ -155,9 +155,10 @@ class Chosen:
             gone = _GONE_OF_GROUPS if isinstance(handle.settings.view, Group) else _GONE
             counts = ((len(places) - there, gone), (there, _BUSY))
             why = ": " + ", ".join(f"{n} {'is' if n == 1 else 'are'} {what}" for n, what in counts if n)
-        error = ItemsUnavailable(
+        error = ObjectNotFound(
             f"{len(places)} of the {len(self._keys)} items of keys= cannot be drawn from table {handle.name!r}{why}; "
-            "nothing was drawn"
+            "nothing was drawn",
+            remedy="choose again among table.keys(); min_n= draws those that are left",
         )
         error.keys, error.places = keys, places
         return error

@@ -191,7 +191,7 @@ class Table:
             budget: ``("tokens", 65_536)`` draws as many items as have this sum of sizes by a column (`Batch.split`).
 
         Raises:
-            Timeout: not enough items in time. ItemsUnavailable: fewer than `min_n` of `keys` can be drawn. EndOfData:
+            Timeout: not enough items in time. ObjectNotFound: fewer than `min_n` of `keys` can be drawn. EndOfData:
             the table is finished, and nothing is left. CapacityError: the batch fits no memory, or its first item no
             budget. StoreFull: not what is free. ValueError: a wrong argument. AccessDenied, CorruptData, StoreError:
             values (`error.keys`) of an `Opaque` table cannot be loaded; only these count as drawn.
