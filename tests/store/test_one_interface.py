@@ -54,7 +54,7 @@ def test_each_call_says_what_it_does(cls: type) -> None:
     [
         (LocalTable, set()),
         (RemoteTable, {"export"}),
-        (ShardedTable, {"at", "positions", "export", "incomplete", "end_leases"}),
+        (ShardedTable, {"at", "positions", "export", "incomplete"}),
         (LocalStore, set()),
         (NodeStore, set()),
     ],
