@@ -4,7 +4,6 @@
 #include <map>
 
 #include "tier/page_crcs.h"
-#include "tier/read_pool.h"
 #include "tier/table_locks.h"
 
 namespace di {
@@ -70,8 +69,6 @@ bool BodyMover::begin(bool all, Deadline deadline) {
 }
 
 void BodyMover::end(Deadline deadline) {
-  // Emptied files may be removed: until they are closed, their blocks are not free.
-  if (!bodies_.empty()) ReadPool::of_process().close_all(folder_of(heap_.memory.tier_header()));
   bodies_.clear();
   held_.clear();
   next_ = 0;
@@ -141,19 +138,26 @@ void BodyMover::claim(Deadline deadline) {
 }
 
 // ----------------------------------------------------------------------------------------------------------- copying
-// Reads the body as stored, to memory of the segment or of this object.
+// Reads the body as stored, to memory of the segment or of this object. It does so itself: the pool of readers would take
+// memory, and a process moves bodies when memory is short. It keeps no file open: an emptied one may be removed.
 const u8* BodyMover::stored(Copy* move) {
+  const u64 bytes = pages_of(move->stored_bytes) * kPageBytes;
   u8* to = segment_.body_memory(move->head.size(), move->stored_bytes);
   if (to == nullptr) {
-    if (large_.size() < move->stored_bytes) large_.resize(move->stored_bytes);
+    if (large_.bytes() < bytes) {
+      large_.clear();  // first, so that there are never two buffers
+      large_ = os::AlignedBuffer(bytes);
+    }
     to = large_.data();
   }
   const TierHeader& header = heap_.memory.tier_header();
   const u32 segment = place_segment(move->from);
-  const Read read{header.segment[segment].file, u64{place_page(move->from)} * kPageBytes, move->stored_bytes, to};
-  std::atomic<bool> lost{false};
-  ReadPool::of_process().fetch(folder_of(header), {&read, 1}, {}, [&lost](const LostRead&) { lost = true; });
-  if (!lost && verify_pages(move->crcs, 0, {to, move->stored_bytes})) return to;
+  os::File file;
+  u64 got = 0;
+  const bool read = file.open(folder_of(header) + "/" + segment_name(header.segment[segment].file),
+                              os::FileAccess::kRead, os::PageCache::kPast) == 0 &&
+                    file.read(u64{place_page(move->from)} * kPageBytes, to, bytes, &got) == 0 && got == bytes;
+  if (read && verify_pages(move->crcs, 0, {to, move->stored_bytes})) return to;
   files_.leave_out(segment);
   return nullptr;
 }

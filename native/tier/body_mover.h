@@ -58,7 +58,7 @@ class BodyMover : public BodyCopies {
   u64 seen_ = 0, seen_ns_ = 0;      // moves ever counted in the store, and when this number last changed
   u64 looked_ns_ = 0;               // when it was last read
   Patience patience_;               // while nothing moves
-  std::vector<u8> large_;           // for a body that is too large for the segment's memory
+  os::AlignedBuffer large_;         // for a body that is too large for the segment's memory
 };
 
 }  // namespace di

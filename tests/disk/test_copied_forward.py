@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import multiprocessing as mp
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from di_store.runtime import chores
 
 BYTES, BLOCK, CAPACITY = 28 << 10, 50, 1_000
 FLAGS = np.zeros(BLOCK, bool)
+SPAWN = mp.get_context("spawn")
 
 
 @pytest.fixture
@@ -74,6 +76,36 @@ def test_rows_evicted_in_random_order_find_room(store: di_store.Store) -> None:
     assert found["files"] <= 64 << 20
     assert len(set(numbers(table.peek(table.keys()).data["x"]).tolist())) == CAPACITY
     assert not store.check()
+
+
+def own_bytes() -> int:
+    """Memory that is this process's alone."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("RssAnon:")[1].split()[0]) << 10
+
+
+def move(folder: Path, pipe: Any) -> None:
+    """In this process's own calls; it reads no rows."""
+    with di_store.open(memory="16MiB", disk=folder, disk_capacity="64MiB", seed=3) as store:
+        table = make(store)
+        fill(table, 0, CAPACITY, alone=True)
+        moved, before = disk(store)["moved"], own_bytes()
+        fill(table, CAPACITY, 7 * CAPACITY, alone=True)
+        pipe.send((moved, disk(store)["moved"], own_bytes() - before))
+
+
+@pytest.mark.memory_only
+def test_moving_takes_little_memory(tmp_path: Path) -> None:
+    """It makes room when memory is short. The threads that read rows have 6 MiB; they are not needed here."""
+    near, far = SPAWN.Pipe()
+    child = SPAWN.Process(target=move, args=(tmp_path / "disk", far))
+    child.start()
+    assert near.poll(120)
+    before, moved, more = near.recv()
+    child.join(60)
+    assert before == 0
+    assert moved > 0
+    assert more < 4 << 20
 
 
 @pytest.mark.parametrize("alone", [True, False])
