@@ -65,13 +65,13 @@ void void_strays_of(Arena& arena, const DiskSpace::Log& log, Deadline deadline) 
   if (still) arena.heap().disk.seal_log(log.number, log.bytes);
 }
 
-struct Copy {
+struct LogCopy {
   Id id;
   LogPlace from, to;
   bool durable = false;  // false: of an object that left memory
 };
 
-ObjectLog& log_of(Arena& arena, const Copy& copy) {
+ObjectLog& log_of(Arena& arena, const LogCopy& copy) {
   return copy.durable ? arena.tier()->log() : arena.tier()->passing_log();
 }
 
@@ -79,13 +79,13 @@ ObjectLog& log_of(Arena& arena, const Copy& copy) {
 struct Copies {
   explicit Copies(Arena& of) : arena(of) {}
   ~Copies() {
-    for (const Copy& copy : all) log_of(arena, copy).acknowledge(copy.to);
+    for (const LogCopy& copy : all) log_of(arena, copy).acknowledge(copy.to);
   }
   Copies(const Copies&) = delete;
   Copies& operator=(const Copies&) = delete;
 
   Arena& arena;
-  std::vector<Copy> all;
+  std::vector<LogCopy> all;
 };
 
 // If the file stays after all, its records would count again once their copies are gone: marks them as void.
@@ -93,7 +93,7 @@ void void_copied(Arena& arena, const Copies& copies, u32 log, Deadline deadline)
   bool stays = false;
   for (const DiskSpace::Log& each : logs_of(arena, deadline)) stays = stays || (each.number == log && each.live != 0);
   if (!stays) return;
-  for (const Copy& copy : copies.all)
+  for (const LogCopy& copy : copies.all)
     if (copy.durable) arena.tier()->log().mark(copy.from, kMarkVoid);
 }
 
@@ -108,7 +108,7 @@ void copy_log(Arena& arena, const DiskSpace::Log& log) {
   reader.walk([&](const LogReader::SoundRecord& found) {
     const u32 mark = mark_of(found.record());
     if (mark == kMarkDeleted) return;
-    Copy copy{{}, {log.number, log.file, found.offset()}, {}, mark == kMarkCounts};
+    LogCopy copy{{}, {log.number, log.file, found.offset()}, {}, mark == kMarkCounts};
     if (!id_of(arena, found, &copy.id)) return;
     {
       HeapGuard guard(arena.heap(), Deadline::slice());
@@ -135,7 +135,7 @@ void copy_log(Arena& arena, const DiskSpace::Log& log) {
   });
   arena.tier()->log().sync(ticket);
   DI_FAULT("log.copied");
-  for (const Copy& copy : copies.all) {
+  for (const LogCopy& copy : copies.all) {
     u32 object = kNone;
     {
       HeapGuard guard(arena.heap(), Deadline::slice());
