@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutants.mutant import Mutant
 
 LAWS, BUDGETS = "tests/replay/test_laws.py", "tests/replay/test_budgets.py"
+KILLED = "tests/replay/test_laws_killed.py"
 
 MUTANTS = [
     Mutant(
@@ -70,5 +71,37 @@ MUTANTS = [
         "sums = self._sum + np.cumsum",
         "sums = np.cumsum",
         (f"{BUDGETS}::test_every_sampler_keeps_to_a_budget",),
+    ),
+    Mutant(
+        "a-look-is-a-change-of-a-finished-table",
+        "laws",
+        "native/replay/draws.cc::Draws::end",
+        "!give_back && draws != 0 && header_",
+        "!give_back && header_",
+        (f"{LAWS}::test_a_chosen_draw_from_a_finished_table_ends",),
+    ),
+    Mutant(
+        "a-held-lock-ends-a-chosen-draw",
+        "laws",
+        "src/di_store/replay/laws.py::_find",
+        "except Timeout:",
+        "except KeyError:",
+        (f"{LAWS}::test_a_chosen_draw_waits_for_the_lock_of_a_stopped_process",),
+    ),
+    Mutant(
+        "a-chosen-draw-waits-for-what-is-gone",
+        "laws",
+        "src/di_store/replay/laws.py::Chosen.draw",
+        "return count + len(missing) >= terms.n",
+        "return tried >= terms.n",
+        (f"{LAWS}::test_a_chosen_draw_waits_for_the_limiter",),
+    ),
+    Mutant(
+        "killed-chosen-draws-count-for-the-limiter",
+        "laws",
+        "native/replay/draws.cc::Draws::draw_singly",
+        "core_.undo.set(header_.limiter.samples, static_cast<u64>(header_.limiter.samples + 1))",
+        "++header_.limiter.samples",
+        (KILLED,),
     ),
 ]
