@@ -65,9 +65,8 @@ def with_helpers(parts: Iterable[Part], work: Callable[[Iterator[Part]], None], 
                     while working:
                         changed.wait()
                     waiting = iter(())  # for a helper that begins only now
-                for helper in helpers:
-                    if helper.is_alive():
-                        helper.join()
+                for helper in filter(threading.Thread.is_alive, helpers):
+                    helper.join()
                 break
             except BaseException as error:  # Ctrl-C: they end with the part that each is at
                 failed.append(error)
