@@ -61,11 +61,9 @@ def test_each_call_says_what_it_does(cls: type) -> None:
 )
 def test_a_backend_has_a_call_or_declares_that_it_lacks_it(backend: Any, lacking: set[str]) -> None:
     base = TableBackend if issubclass(backend, TableBackend) else StoreBackend
-    optional = {"at", "positions", "export", "incomplete", "end_leases", "checkpoint", "reserve", "import_table"}
+    optional = {"at", "positions", "export", "incomplete", "checkpoint", "reserve", "import_table"}
     optional &= set(vars(base))
     assert {name for name in optional if getattr(backend, name) is getattr(base, name)} == lacking
-    if "end_leases" in lacking:  # the public calls and the option
-        lacking = lacking - {"end_leases"} | {"ack", "give_back", "lease"}
     assert lacking - {"incomplete"} <= set(backend.lacks)  # groups are refused when a table in parts is made
 
 
