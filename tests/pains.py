@@ -110,7 +110,7 @@ def is_removed(folder: Path, name: str) -> bool:
     go after that.
     """
     others = others_with(name)
-    left = list(folder.glob("segment-*"))
+    left = [*folder.glob("segment-*"), *folder.glob("objects-*")]
     assert others or not left
     return not left
 

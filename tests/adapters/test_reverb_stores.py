@@ -114,9 +114,10 @@ def test_a_waiting_client_ends_when_its_table_is_dropped() -> None:
         client.insert([np.arange(3)], {"q": 1.0})
         learner = mp.get_context("spawn").Process(target=_waits, args=(client,), daemon=True)
         learner.start()
-        until(lambda: client.server_info()["q"].current_size == 0, "the learner to have drawn the only item")
+        until(lambda: bool(store.stats()["waiters"]), "the learner to wait for a second item")
+        assert client.server_info()["q"].current_size == 0
         server.stop()
-        until(lambda: bool(store.stats()["waiters"]), "the learner to wait")
+        until(lambda: bool(store.stats()["waiters"]), "the learner to wait on")
         assert learner.is_alive()
         store.drop_table("q")
         learner.join(60)
