@@ -95,11 +95,12 @@ def test_waiters_are_listed_with_reason_and_age(store: Any) -> None:
         pass
 
 
-def test_clients_report_their_roles(store: Any) -> None:
+@pytest.mark.parametrize("options", [{}, {"columns": ["n"]}, {"min_n": 1}, {"lease": 60}], ids=str)
+def test_clients_report_their_roles(store: Any, options: dict[str, Any]) -> None:
     table = store.create_table("t", capacity=10)
     with table.writer() as writer:
         writer.append({"n": 1})
-    table.sample(1)
+    table.sample(1, **options)
     (client,) = store.stats()["clients"]
     assert [role for role in client["roles"] if role != "agent"] == ["writer", "learner"]  # an agent, of a far store
     assert client["alive"]

@@ -143,7 +143,7 @@ class LocalTable(TableBackend):
         handle = self.writable()
         if handle.schema is None:
             return None
-        begin_learning(handle.arena)
+        self._begin_learning(handle)
         sample = self.sample_now = sample_at_once(handle)
         if self._closed is not None:  # another thread has closed the handle meanwhile
             self.sample_now = None
@@ -155,8 +155,6 @@ class LocalTable(TableBackend):
         handle = self.writable()
         check_replace(handle, terms.n, terms.replace)
         steps = reading_batch(handle, found, terms, beta_of(handle, beta), columns, out)
-        if terms.lease is None and terms.law is None:
-            return steps
         self._begin_learning(handle)
         return steps if terms.lease is None else self._leasing(terms, steps)
 
@@ -178,7 +176,7 @@ class LocalTable(TableBackend):
         return batch
 
     def _begin_learning(self, handle: TableHandle) -> None:
-        """At the first draw with a lease or a law; `first_sample` does it for the others."""
+        """At the first draw."""
         if not self._learns:
             begin_learning(handle.arena)
             self._learns = True
