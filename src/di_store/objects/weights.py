@@ -6,11 +6,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
+import msgspec
+
 from di_store import _core
 from di_store.base import config
 from di_store.base.dtypes import Array
 from di_store.base.errors import ObjectNotFound, Timeout, shown
-from di_store.base.frozen import dataclass
 from di_store.objects.access import is_durable, writing
 from di_store.runtime.looks import Missing, Search, until
 from di_store.runtime.waits import check_timeout
@@ -21,8 +22,7 @@ RESERVED = "di-store/"
 """Names that begin so are the library's own: agents keep there what must outlive them."""
 
 
-@dataclass(frozen=True)
-class Published:
+class Published(msgspec.Struct, frozen=True, weakref=True):
     """One version of published weights.
 
     Attributes:
@@ -67,26 +67,13 @@ class Weights:
         Returns:
             None: no newer version at the deadline, or the given version does not exist (any more).
         """
-        return until(*self.finding(name, newer_than, version, timeout))
+        return until(*self._finding(name, newer_than, version, timeout, _read, self._noted))
 
     def finding(
         self, name: str, newer_than: int | None, version: int | None, timeout: float | None
     ) -> Search[Published | None]:
         """The search of `latest`."""
-
-        def noted(number: int, value: Any) -> Published:
-            self._session.versions[name] = number
-            return Published(number, value)
-
-        return self._finding(name, newer_than, version, timeout, partial(_read, name), noted)
-
-    def raw_latest(
-        self, name: str, newer_than: int | None, version: int | None, timeout: float | None
-    ) -> tuple[int, Array | None] | None:
-        """`latest` for a client on another machine: the version and its block (`Objects.raw`)."""
-        seconds = check_timeout(timeout)
-        read = partial(_read_raw, name)
-        return until(*self._finding(name, newer_than, version, seconds, read, lambda number, block: (number, block)))
+        return self._finding(name, newer_than, version, timeout, _read, self._noted)
 
     def _finding(
         self,
@@ -94,10 +81,10 @@ class Weights:
         newer_than: int | None,
         version: int | None,
         timeout: float | None,
-        read: Callable[[_core.Arena, int], Any],
-        made: Callable[[int, Any], T],
+        read: Callable[[_core.Arena, str, int], Any],
+        made: Callable[[str, int, Any], T],
     ) -> Search[T | None]:
-        """`made`: makes the result of a version and of what `read` gave; None for weights sent another way."""
+        """`made`: makes the result of a name, a version, and what `read` gave; None for weights sent another way."""
         check_name(name)
         if version is not None and newer_than is not None:
             raise ValueError("latest() takes newer_than= or version=, not both")
@@ -106,13 +93,24 @@ class Weights:
         look = partial(_look, name, wanted, max(1, least), read, made)
         return lambda: self._session.arena, timeout, f"latest({name!r})", look
 
+    def _noted(self, name: str, number: int, value: Any) -> Published:
+        self._session.versions[name] = number
+        return Published(number, value)
 
-def _read(name: str, arena: _core.Arena, number: int) -> Any:
+    def raw_latest(
+        self, name: str, newer_than: int | None, version: int | None, timeout: float | None
+    ) -> tuple[int, Array | None] | None:
+        """`latest` for a client on another machine: the version and its block (`Objects.raw`)."""
+        seconds = check_timeout(timeout)
+        return until(*self._finding(name, newer_than, version, seconds, _core.Arena.raw_weights, _as_they_are))
+
+
+def _as_they_are(name: str, number: int, block: Any) -> tuple[int, Any]:
+    return number, block
+
+
+def _read(arena: _core.Arena, name: str, number: int) -> Any:
     return arena.latest(name, number, None)
-
-
-def _read_raw(name: str, arena: _core.Arena, number: int) -> Array:
-    return arena.raw_weights(name, number)
 
 
 def _publish(name: str, tree: Any, keep: int, arena: _core.Arena) -> int:
@@ -127,8 +125,8 @@ def _look(
     name: str,
     wanted: int | None,
     least: int,
-    read: Callable[[_core.Arena, int], Any],
-    made: Callable[[int, Any], T],
+    read: Callable[[_core.Arena, str, int], Any],
+    made: Callable[[str, int, Any], T],
     arena: _core.Arena,
 ) -> T | Missing[T | None] | None:
     """The version `wanted`, or the newest that is at least `least`."""
@@ -139,10 +137,10 @@ def _look(
             reason = f"the newest version is {newest}, version {asked} was asked for"
             return Missing(arena.wait_weights, seen, reason, late=lambda: None)
         try:
-            return made(number, read(arena, number))
+            return made(name, number, read(arena, name, number))
         except ObjectNotFound:
             if arena.newest(name) == newest:
-                return made(number, None) if number >= arena.oldest(name) else None
+                return made(name, number, None) if number >= arena.oldest(name) else None
             # a newer version was published meanwhile: look again
         except Timeout as error:  # a lock is held
             return Missing(arena.wait_weights, seen, error.reason, holder=error.holder, error=error)

@@ -46,6 +46,8 @@ class Deadline:
         last: time at which the wait for an answer ends, whatever flows; None: `flowed` extends it.
     """
 
+    __slots__ = ("began", "flowed", "grace", "heard", "last", "since", "timeout", "tries")
+
     def __init__(self, timeout: float | None) -> None:
         self.timeout = timeout
         self.grace = self.tries = GRACE_SECONDS
