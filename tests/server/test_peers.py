@@ -19,6 +19,8 @@ from pains import until
 
 import di_store
 from di_store.base.errors import DrawsLost
+from di_store.client.sessions import Credentials
+from di_store.cluster.session_pool import SessionPool
 from di_store.protocol import values
 from di_store.protocol.connection import Connection
 from di_store.protocol.frame import Kind
@@ -159,6 +161,24 @@ def test_handles_dropped_by_a_client_are_freed() -> None:
             gc.collect()
             until(lambda: not far.contains("00" * 20) and not len(peer.handles), "the agent to free them")
             until(lambda: not len(peer.draws), "the loader's draws to be given back")
+
+
+def test_another_store_at_the_address_of_an_old_one_is_told_from_it() -> None:
+    """Whatever its name, if the address names none: who knows the old one begins anew, as nodes of a cluster do."""
+    pool = SessionPool(Credentials(TOKEN))
+    with di_store.open(memory="64MiB") as old, agent_here(old) as agent:
+        address, port = f"di-store://{agent.address}", port_of(agent)
+        far, named = (di_store.connect(each, token=TOKEN) for each in (address, f"{address}/{old.name}"))
+        ref, again = far.put(1), named.put(2)
+        assert pool.session(address, 60).channel.welcome.store == old.name
+    with di_store.open(memory="64MiB") as new, agent_here(new, port=port):
+        assert pool.greeted(address, 60).channel.welcome.store == new.name
+        with pytest.raises(di_store.StoreClosed, match=rf"store '{old.name}' at .* was replaced by a new one"):
+            far.get(ref)
+        with pytest.raises(di_store.StoreNotFound, match=rf"serves store '{new.name}', not '{old.name}'"):
+            named.get(again)
+        for each in (far, named, pool):
+            each.close()
 
 
 def test_handles_of_one_process_share_one_client() -> None:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from di_store.base.errors import AccessDenied, CorruptData, NodeUnavailable, StoreClosed, StoreError
+from di_store.base.errors import AccessDenied, CorruptData, NodeUnavailable, StoreClosed, StoreError, StoreNotFound
 from di_store.client.address import Address
 from di_store.client.known_versions import KnownVersions
 from di_store.client.waiting import Silent
@@ -235,12 +235,17 @@ class AgentClient:
         name = f"pid {os.getpid()} on {socket.gethostname()}"
         store = self.address.store or (self._welcome.store if self._welcome else "")
         hello = Hello(OLDEST, NEWEST, secrets.token_bytes(NONCE_BYTES), self.id, role, store, name)
-        welcome = greet(connection, self.token, hello)
-        if self._welcome is not None and welcome.uuid != self._welcome.uuid:
-            why = f"store {welcome.store!r} at {self.address.node} was replaced by a new one"
+        known, found = self._welcome, None
+        try:
+            found = greet(connection, self.token, hello)
+        except StoreNotFound:
+            if known is None or self.address.store:
+                raise
+        if found is None or (known is not None and found.uuid != known.uuid):
+            why = f"store {store!r} at {self.address.node} was replaced by a new one"
             self.ended = StoreClosed(why, remedy="connect again; the data of the old store is lost")
             raise self.ended
-        self._welcome, self.protocol = welcome, connection.protocol
+        self._welcome, self.protocol = found, connection.protocol
 
     def take_idle(self) -> Connection | None:
         """An idle connection; None: no connection is idle."""
