@@ -11,14 +11,18 @@ constexpr u32 kSweptAtOnce = 256;      // descriptors in one hold
 
 }  // namespace
 
+bool is_claimed(const Client& client, const ChunkTier& tier) {
+  const u32 claim = tier.claim.load();
+  return claim != 0 && !owner_gone(client, claim);
+}
+
 void ChunkEnds::release_if_unused(u32 chunk) {
   const u64 word = heap_.descriptor(chunk).word.load();
   if (word_kind(word) != ObjectKind::kChunk || word_state(word) != ObjectState::kSealed) return;
   for (const Attachment& at : heap_.chunk_memory.attachments(chunk))
     if (at.attached.load() != 0) return;
-  // A process that writes a copy of the body still reads it, and frees the chunk when it is done.
-  if (const ChunkTier* const tier = heap_.chunk_memory.tier(chunk))
-    if (const u32 claim = tier->claim.load(); claim != 0 && !owner_gone(heap_.client, claim)) return;
+  if (const ChunkTier* const tier = heap_.chunk_memory.tier(chunk); tier != nullptr && is_claimed(heap_.client, *tier))
+    return;
   heap_.free_descriptor(chunk, false);
 }
 

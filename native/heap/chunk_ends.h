@@ -11,6 +11,9 @@
 
 namespace di {
 
+// Whether a process that runs writes a copy of the chunk's body. It reads the body, and frees the chunk when it is done.
+bool is_claimed(const Client& client, const ChunkTier& tier);
+
 class ChunkEnds {
  public:
   explicit ChunkEnds(HeapCore& heap) : heap_(heap) {}

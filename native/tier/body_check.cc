@@ -5,8 +5,8 @@
 
 #include "os/crc32c.h"
 #include "os/filesystem.h"
+#include "tier/closed_chunks.h"
 #include "tier/page_crcs.h"
-#include "tier/table_locks.h"
 
 namespace di {
 namespace {

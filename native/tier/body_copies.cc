@@ -4,11 +4,6 @@
 
 namespace di {
 
-bool BodyCopies::is_claimed(const ChunkTier& tier) const {
-  const u32 claim = tier.claim.load();
-  return claim != 0 && !owner_gone(heap_.client, claim);
-}
-
 BodyCopies::Copy& BodyCopies::claim_body(u32 chunk, ChunkTier& tier) {
   Copy& copy = copies_.emplace_back();  // first: a claim that is not listed would never end
   tier.claim.store(lock_owner_word(heap_.client));

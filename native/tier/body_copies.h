@@ -41,7 +41,6 @@ class BodyCopies {
 
   BodyCopies(Heap& heap, OwnSegment::For use) : heap_(heap), segment_(heap, use) {}
   virtual ~BodyCopies() = default;
-  bool is_claimed(const ChunkTier& tier) const;  // by a process that runs
   Copy& claim_body(u32 chunk, ChunkTier& tier) DI_REQUIRES(heap_.lock);
   ChunkTier* claimed(const Copy& copy) const;  // null: another process took this one for dead, and took over the claim
   // Writes the claimed bodies and commits them, those of one segment at a time. Returns what the commits return. If the

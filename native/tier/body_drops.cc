@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tier/closed_chunks.h"
 #include "tier/table_locks.h"
 
 namespace di {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "tier/closed_chunks.h"
 #include "tier/page_crcs.h"
 #include "tier/table_locks.h"
 
@@ -87,7 +88,7 @@ void BodyMover::end_list(bool moved, Deadline deadline) {
   next_ = 0;
 }
 
-RoomMaker::Emptied BodyMover::await(Deadline deadline) {
+BodyMover::Emptied BodyMover::await(Deadline deadline) {
   {
     os::LocalGuard<std::mutex> local(mutex_);
     // Another process may make progress.
@@ -99,7 +100,7 @@ RoomMaker::Emptied BodyMover::await(Deadline deadline) {
   return Emptied::kDone;
 }
 
-RoomMaker::Emptied BodyMover::move_or_wait(bool all, Deadline deadline) {
+BodyMover::Emptied BodyMover::move_or_wait(bool all, Deadline deadline) {
   const Result moved = move_some(all, deadline);
   if (moved == Result::kHeldUp) return await(deadline);
   return moved == Result::kMoved ? Emptied::kDone : Emptied::kNothing;
@@ -112,7 +113,7 @@ bool BodyMover::claim_one(const StoredBody& body) {
   if (found == nullptr) return false;
   ChunkTier& tier = *found;
   if (tier.uid != body.uid || tier.place.load() != body.place || tier.stored_pages.load() == 0) return false;
-  if (is_claimed(tier)) return false;
+  if (is_claimed(heap_.client, tier)) return false;
   if (is_read(heap_, body.chunk)) {
     held_.push_back(body);
     read_ = true;

@@ -22,6 +22,7 @@ namespace di {
 class BodyMover : public BodyCopies {
  public:
   enum class Result { kNothing, kHeldUp, kMoved };
+  using Emptied = RoomMaker::Emptied;
 
   explicit BodyMover(Heap& heap)
       : BodyCopies(heap, OwnSegment::For::kMoves), files_(heap), patience_(heap.memory, Patience::kRestNs) {}
@@ -32,11 +33,10 @@ class BodyMover : public BodyCopies {
   Result move_some(bool all, Deadline deadline);  // all: of more files (sparse_files.h)
   // The same; after kHeldUp it sleeps for a moment. kNothing: there is nothing to move, or the move was held up for too
   // long, or may not wait.
-  RoomMaker::Emptied move_or_wait(bool all, Deadline deadline);
+  Emptied move_or_wait(bool all, Deadline deadline);
 
  private:
-  using Emptied = RoomMaker::Emptied;
-  RoomMaker::Emptied await(Deadline deadline);
+  Emptied await(Deadline deadline);
   bool begin(bool all, Deadline deadline);
   bool take_turn(bool stalled);  // stalled: nothing had moved for long at the last look
   void end(Deadline deadline);

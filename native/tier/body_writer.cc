@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "tier/body_packs.h"
+#include "tier/closed_chunks.h"
 #include "tier/page_crcs.h"
-#include "tier/table_locks.h"
 
 namespace di {
 namespace {
@@ -61,7 +61,7 @@ u32 BodyWriter::claim_some(const BodiesWanted& wanted, u32* at, u32 most) {
     *at = *at + 1 < count ? *at + 1 : 0;
     if (!lacks_copy(heap_, *at)) continue;
     const ChunkTier& tier = *heap_.chunk_memory.tier(*at);
-    if (is_claimed(tier)) {
+    if (is_claimed(heap_.client, tier)) {
       others_.push_back(tier.uid);
       continue;
     }

@@ -1,6 +1,6 @@
 #include "tier/lost_bodies.h"
 
-#include "tier/table_locks.h"
+#include "tier/closed_chunks.h"
 
 namespace di {
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tier/closed_chunks.h"
 #include "tier/table_locks.h"
 
 namespace di {
@@ -42,8 +43,7 @@ SparseFiles::Candidates SparseFiles::look(const std::vector<DiskSpace::Sparse>& 
     if (tier.stored_pages.load() == 0 || place_segment(place) >= kMaxSegments) return true;
     const u32 at = candidate[place_segment(place)];
     if (at == kNone || !heap_.disk.is_same(place_segment(place), candidates[at].incarnation)) return true;
-    const u32 claim = tier.claim.load();
-    if (is_read(heap_, chunk) || (claim != 0 && !owner_gone(heap_.client, claim))) found.held[at] = true;
+    if (is_read(heap_, chunk) || is_claimed(heap_.client, tier)) found.held[at] = true;
     found.bodies[at].push_back({chunk, tier.uid, place});
     if (in_order) found.in_order[at].push_back(tier.uid);
     return true;

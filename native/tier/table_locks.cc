@@ -1,16 +1,8 @@
 #include "tier/table_locks.h"
 
+#include <algorithm>
+
 namespace di {
-
-bool is_closed_chunk(const Heap& heap, u32 index) {
-  const u64 word = heap.descriptor(index).word.load();
-  return word_kind(word) == ObjectKind::kChunk && word_state(word) == ObjectState::kSealed;
-}
-
-ChunkTier* closed_chunk(const Heap& heap, u32 index) {
-  const bool sound = is_closed_chunk(heap, index) && heap.chunk_memory.has_attachments(index);
-  return sound ? heap.chunk_memory.tier(index) : nullptr;
-}
 
 std::vector<u32> tables_of(const Heap& heap, u32 chunk) {
   std::vector<u32> tables;

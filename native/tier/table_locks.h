@@ -1,9 +1,8 @@
-// Closed chunks, as the disk tier meets them under the heap's lock; and the locks of all tables that are attached to a
-// chunk. A process needs these to take away what readers use: the chunk's body in memory, or the place of its copy on
-// disk. Under these locks and then the heap's, nobody begins to read the chunk.
+// The locks of all tables that are attached to a chunk. A process needs them to take away what readers use: the chunk's
+// body in memory, or the place of its copy on disk. Under these locks and then the heap's, nobody begins to read the
+// chunk.
 #pragma once
 
-#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,21 +10,6 @@
 #include "heap/heap.h"
 
 namespace di {
-
-// Whether the descriptor holds a closed chunk. Does not touch its head: most heads are not in the caches.
-bool is_closed_chunk(const Heap& heap, u32 index);
-// What the head of a closed chunk says of its body. Null: it is none, or the head is damaged, as its next reader reports.
-ChunkTier* closed_chunk(const Heap& heap, u32 index);
-// Calls visit(chunk, tier) for closed chunks from descriptor *next on, in one hold of the heap's lock: of 4,096
-// descriptors, or until `visit` returns false. False: there are no more descriptors.
-template <class Visit>
-bool visit_closed_chunks(Heap& heap, u32* next, Deadline deadline, const Visit& visit) {
-  HeapGuard guard(heap, deadline);
-  const u32 count = heap.descriptor_count(), end = std::min(count, *next + 4096);
-  for (bool more = true; more && *next < end; ++*next)
-    if (ChunkTier* const tier = closed_chunk(heap, *next)) more = visit(*next, *tier);
-  return *next < count;
-}
 
 // The tables that still hold the chunk, by index. A stale answer is harmless: the caller asks again under their locks.
 std::vector<u32> tables_of(const Heap& heap, u32 chunk);

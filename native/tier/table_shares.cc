@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "heap/tiers.h"
+#include "tier/closed_chunks.h"
 #include "tier/table_locks.h"
 
 namespace di {

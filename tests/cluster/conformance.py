@@ -151,6 +151,7 @@ LEFT_OUT_IN_PARTS = [
     ("arguments/test_odd_values.py::test_a_batch_beyond_the_machines_memory_is_refused", SEVERAL),
     ("arguments/test_odd_values.py::test_a_batch_that_no_memory_holds_is_refused_before_it_is_drawn", SEVERAL),
     ("columns/test_first_items.py::test_a_step_refused_by_one_table_declares_nothing_in_others", SEVERAL),
+    ("observe/test_stats.py::test_clients_report_their_roles[{'lease': 60}]", NO_LEASES),
     ("observe/test_stats.py::test_limiters_say_why_they_wait", ONE_WAITS),
     ("observe/test_stats.py::test_sample_age_is_right_for_groups_and_uniform_draws", GROUPS),
     ("observe/test_stats.py::test_waiters_are_listed_with_reason_and_age", EACH),

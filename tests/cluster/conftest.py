@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 import di_store
 from cluster.certificates import Authority
-from cluster.nodes import Node, attached
+from cluster.nodes import Node, attached, cluster_nodes, served_again
 from cluster.served import ServedStore, serving
 from di_store.cluster.store import ClusterStore
 
@@ -24,6 +25,19 @@ def serve(store_name: Callable[[], str]) -> Iterator[Callable[..., ServedStore]]
             return running.enter_context(serving(name or store_name(), *options, **given))
 
         yield start
+
+
+@pytest.fixture(scope="module")
+def every() -> Iterator[list[Node]]:
+    """Three nodes of one cluster."""
+    with cluster_nodes(f"e-{uuid.uuid4().hex[:12]}", 3) as running:
+        yield running
+
+
+@pytest.fixture
+def nodes(every: list[Node]) -> list[Node]:
+    """All three, whichever the test before has lost."""
+    return served_again(every)
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ def run(*arguments: str, transport: str = "tcp") -> str:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("DI_STORE_", "PYTEST_"))}
     environment = {**kept, "DI_STORE_TEST_FAR": transport, "DI_STORE_WINDOW": "1"}
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout", "120", *arguments],
+        [sys.executable, *"-P -m pytest -q --disable-warnings -p no:cacheprovider --timeout 120".split(), *arguments],
         cwd=ROOT,
         env=environment,
         capture_output=True,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from cluster.nodes import Node, cluster_nodes, served_again
+from cluster.nodes import Node
 from di_store.base.errors import NodeUnavailable
 from di_store.client.sessions import Credentials
 from di_store.cluster.directory import Directory, Owner, TableEntry, packed, unpacked
@@ -19,18 +18,6 @@ from di_store.cluster.session_pool import SessionPool
 from di_store.cluster.static import StaticDirectory
 
 SECONDS = 20.0
-
-
-@pytest.fixture(scope="module")
-def every() -> Iterator[list[Node]]:
-    with cluster_nodes(f"d-{uuid.uuid4().hex[:12]}", 3) as running:
-        yield running
-
-
-@pytest.fixture
-def nodes(every: list[Node]) -> list[Node]:
-    """All three, whichever the test before has lost."""
-    return served_again(every)
 
 
 @pytest.fixture

@@ -6,8 +6,7 @@ import os
 import signal
 import threading
 import time
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -16,25 +15,13 @@ import pytest
 from pains import until
 
 import di_store
-from cluster.nodes import Node, cluster_nodes, served_again, stop
+from cluster.nodes import Node, stop
 from cluster.test_cluster import LARGE, TABLE, local, same
 from di_store import cluster
 from di_store.base.errors import CapacityError, NodeUnavailable, StoreClosed, StoreNotFound, TableExists
 from di_store.cluster.joining import STORE_ENV
 from di_store.cluster.store import ClusterStore
 from di_store.replay.keys import shards_of
-
-
-@pytest.fixture(scope="module")
-def every() -> Iterator[list[Node]]:
-    with cluster_nodes(f"l-{uuid.uuid4().hex[:12]}", 3) as running:
-        yield running
-
-
-@pytest.fixture
-def nodes(every: list[Node]) -> list[Node]:
-    """All three, whichever the test before has lost."""
-    return served_again(every)
 
 
 def test_an_object_too_large_to_copy_is_read_into_the_process(nodes: list[Node], stores: list[ClusterStore]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,25 +13,13 @@ from pains import until
 from warm import WARM
 
 import di_store
-from cluster.nodes import Node, cluster_nodes, served_again, stopped
+from cluster.nodes import Node, served_again, stopped
 from cluster.shards import ROWS, filled
 from di_store import cluster
 from di_store.base.errors import NodeUnavailable, StoreClosed
 from di_store.cluster.store import ClusterStore
 from di_store.replay.keys import shards_of
 from di_store.replay.lease import ANY_LEASE, Lease
-
-
-@pytest.fixture(scope="module")
-def every() -> Iterator[list[Node]]:
-    with cluster_nodes(f"p-{uuid.uuid4().hex[:12]}", 3) as running:
-        yield running
-
-
-@pytest.fixture
-def nodes(every: list[Node]) -> list[Node]:
-    """All three, whichever the test before has lost."""
-    return served_again(every)
 
 
 @pytest.fixture

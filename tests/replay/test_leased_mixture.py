@@ -184,10 +184,11 @@ def _hold(mixture: Any, pipe: Any) -> None:
 
 
 def in_another(work: Any, *arguments: Any) -> tuple[Any, Any]:
-    """A process, and what it sends."""
+    """A process, and what it sends. The pipe is open as long as the process is referenced here."""
     ours, theirs = WARM.Pipe()
     process: Any = WARM.Process(target=work, args=(*arguments, theirs), daemon=True)
     process.start()
+    process.ours = ours
     theirs.close()
     return process, ours.recv()
 

@@ -72,6 +72,17 @@ def test_tables_elsewhere_refuse_all_laws_of_the_caller() -> None:
     assert all(options <= set(backend.lacks) for backend in (RemoteTable, ShardedTable))
 
 
+def test_options_that_are_none_leave_a_draw_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent passes all options of its clients' draws."""
+    with di_store.open(memory="32MiB") as store:
+        table = store.create_table("t", capacity=4)
+        table.extend({"n": [1, 2]})
+        monkeypatch.delattr(TableBackend, "sample")
+        assert len(table.sample(2, linger=None, keys=None, budget=None)) == 2
+        with pytest.raises(TypeError, match="'law'"):
+            table.sample(2, law=None)  # type: ignore[call-arg]
+
+
 def test_a_store_alone_refuses_the_options_of_a_cluster() -> None:
     with di_store.open(memory="32MiB") as store:
         for option, call in {

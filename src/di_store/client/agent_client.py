@@ -238,7 +238,7 @@ class AgentClient:
         known, found = self._welcome, None
         try:
             found = greet(connection, self.token, hello)
-        except StoreNotFound:
+        except StoreNotFound:  # a store of another name
             if known is None or self.address.store:
                 raise
         if found is None or (known is not None and found.uuid != known.uuid):

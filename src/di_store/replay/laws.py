@@ -10,7 +10,7 @@ from di_store import _core
 from di_store.base import config
 from di_store.base.dtypes import Array
 from di_store.base.errors import CapacityError, ObjectNotFound, Timeout, shown
-from di_store.base.lacks import Declares, Lack, check_option
+from di_store.base.lacks import IN_MEMORY_ONLY, Declares, check_option
 from di_store.policy.views import Group
 from di_store.replay.batch import Batch, check_out, host_array, key_array, wrap_ragged
 from di_store.replay.handle import TableHandle
@@ -18,8 +18,7 @@ from di_store.replay.lease import lease_seconds
 from di_store.replay.sampling import Law, Terms, check_n
 from di_store.replay.splitting import sizes_of
 
-_LACK = Lack("is for tables in this process's memory", "use it on the table's machine: di_store.attach(NAME).table()")
-NO_LAWS = dict.fromkeys(("keys", "probabilities", "budget"), _LACK)
+NO_LAWS = dict.fromkeys(("keys", "probabilities", "budget"), IN_MEMORY_ONLY)
 """The options that tables elsewhere lack."""
 _OF_BETA = "it is the exponent of the importance weights"
 _GONE, _GONE_OF_GROUPS = (
@@ -39,6 +38,19 @@ class DrawOptions(TypedDict, total=False):
     budget: tuple[str, int] | None
 
 
+def given_options(options: DrawOptions) -> DrawOptions:
+    """Those that are not None.
+
+    Raises:
+        TypeError: there is an unknown one.
+    """
+    for name in options:
+        if name not in DrawOptions.__annotations__:
+            raise TypeError(f"sample() got an unexpected keyword argument {name!r}")
+    given: Any = {name: value for name, value in options.items() if value is not None}
+    return given  # type: ignore[no-any-return]
+
+
 def draw_terms(
     drawn: Declares,
     n: Any,
@@ -55,12 +67,9 @@ def draw_terms(
     Raises:
         ValueError, TypeError: an argument is wrong, or the table lacks it.
     """
-    seconds = lease_seconds(drawn, lease)
+    seconds, options = lease_seconds(drawn, lease), given_options(options)
     for name, value in options.items():
-        if name not in DrawOptions.__annotations__:
-            raise TypeError(f"sample() got an unexpected keyword argument {name!r}")
-        if value is not None:
-            check_option(drawn, name, value)
+        check_option(drawn, name, value)
     count, repeats, law = _read(n, config.flag("replace", replace), options)
     terms = Terms(count, timeout, min_n, options.get("linger"), replace=repeats, lease=seconds)
     terms.law = law
@@ -107,7 +116,7 @@ class Chosen:
     def __init__(self, keys: Array, probabilities: Array | None, replace: bool) -> None:
         self._keys = keys
         self._probabilities = probabilities
-        self._replace = replace
+        self._replace = replace  # or the keys are known to be of different groups
 
     def at_once(self, handle: TableHandle, terms: Terms, beta: float | None) -> tuple[Any, ...] | None:
         """The parts of the batch; None: not possible in one step, and nothing was drawn."""
@@ -146,6 +155,7 @@ class Chosen:
             return
         if len(np.unique(groups := found.keys[found.live])) < len(groups):
             raise ValueError("replace=False: keys= holds keys of several answers of a group")
+        self._replace = True
 
     def _unavailable(self, handle: TableHandle, places: list[int]) -> ObjectNotFound:
         keys = self._keys[places]

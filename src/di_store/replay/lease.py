@@ -7,18 +7,14 @@ from typing import Any, Protocol
 
 from di_store.base import config
 from di_store.base.dtypes import Array
-from di_store.base.lacks import Declares, Lack, check_option
+from di_store.base.lacks import IN_MEMORY_ONLY, Declares, check_option
 from di_store.runtime.deadline import Deadline
 
 ANY_LEASE = 0
 """In place of a number: the lease that an item has now."""
-_LACK = Lack(
-    "is for tables in this process's memory",
-    "use it in a process on the table's machine: di_store.attach(NAME).table()",
-)
-NO_LEASES = dict.fromkeys(("lease", "ack", "give_back", "extend"), _LACK)
+NO_LEASES = dict.fromkeys(("lease", "ack", "give_back", "extend"), IN_MEMORY_ONLY)
 """The calls and options that mixtures of tables elsewhere lack."""
-NO_LEASES_OF_LOADERS = {"loader(lease)": _LACK}
+NO_LEASES_OF_LOADERS = {"loader(lease)": IN_MEMORY_ONLY}
 """The option that tables of other machines and tables in parts lack."""
 
 

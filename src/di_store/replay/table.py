@@ -28,7 +28,7 @@ from di_store.replay.aio_table import AioTable
 from di_store.replay.batch import Batch, empty_batch, host_array, key_array, leased_keys
 from di_store.replay.exporting import Exported
 from di_store.replay.incomplete import IncompleteGroup, check_grouped, listed_incomplete
-from di_store.replay.laws import DrawOptions, draw_terms
+from di_store.replay.laws import DrawOptions, draw_terms, given_options
 from di_store.replay.loader import Loader, LoaderOptions
 from di_store.replay.lost import without_lost
 from di_store.replay.shown import repr_html
@@ -181,9 +181,11 @@ class Table:
             linger: seconds; None: the rest of `timeout`.
             beta: exponent of the importance weights; None: the sampler's.
             columns: outputs to copy; None: all.
-            out: a batch of n examples to overwrite and return; if fewer are drawn, a new one over its arrays' front.
+            out: a batch of n examples, which is overwritten and returned. If fewer are drawn, the result is a new batch
+                over the front of its arrays.
             replace: whether a batch may hold an item more than once. False: each draw chooses among the items that the
-                batch does not hold yet, as numpy's ``Generator.choice(replace=False)``. Takes up to 1.5 times as long.
+                batch does not hold yet, as numpy's ``Generator.choice(replace=False)``. `Fifo` and `Lifo` then give the
+                next n items, heaps the n best. Takes up to 1.5 times as long. `probabilities` are of a draw from all.
             lease: seconds from the return of this call, in which nobody else draws or evicts the items. `ack` ends
                 this; otherwise they are drawn again, before others. None: the items count as done at once.
             keys: the items to draw, uint64[m], in place of `n` picks of the sampler.
@@ -193,11 +195,12 @@ class Table:
         Raises:
             Timeout: not enough items in time. ObjectNotFound: fewer than `min_n` of `keys` can be drawn. EndOfData:
             the table is finished, and nothing is left. CapacityError: the batch fits no memory, or its first item no
-            budget. StoreFull: not what is free. ValueError: a wrong argument. AccessDenied, CorruptData, StoreError:
-            values (`error.keys`) of an `Opaque` table cannot be loaded; only these count as drawn.
+            budget. StoreFull: not what is free. ValueError: a wrong argument; with replace=False also n above capacity,
+            or sampler=Once(). AccessDenied, CorruptData, StoreError: values (`error.keys`) of an `Opaque` table cannot
+            be loaded; only these count as drawn.
         """
         backend, found = self._backend, None
-        now = min_n is None and columns is None and out is None and not options
+        now = min_n is None and columns is None and out is None and not (options and given_options(options))
         now = now and (timeout is None or (type(timeout) in (float, int) and timeout >= 0))
         if now and type(n) is int and 0 < n <= AT_ONCE and (replace is True or (replace is False and backend.repeats)):
             if beta is None and (native := backend.prioritized) is not None:

@@ -35,16 +35,14 @@ def _sample(talk: Talk, target: Target, arguments: dict[str, Any]) -> Reply:
     """Draw, and send. Draws that use items up or lease them are delivered by a call of the client, others at once."""
     number, lease = arguments.pop("draws"), arguments.pop("lease", None)
     drawn = _drawn(talk.peer, target, arguments.pop("mixture"))
-    n, beta, columns, linger = arguments["n"], arguments["beta"], arguments["columns"], arguments["linger"]
+    n, beta, columns = arguments["n"], arguments["beta"], arguments["columns"]
     if lease is None and not uses_items_up(drawn):
-        if linger is None:
-            del arguments["linger"]  # without further options a table may draw at once
         return _reply(talk, drawn.sample(**arguments))
     source = source_of(drawn, columns)
     source.check_replace(n, arguments["replace"])
     source.begin_loading(n)
     draws = source.begin(n)
-    terms = Terms(n, arguments["timeout"], arguments["min_n"], linger, replace=arguments["replace"])
+    terms = Terms(n, arguments["timeout"], arguments["min_n"], arguments["linger"], replace=arguments["replace"])
     if lease is not None:
         _lend(talk.peer, drawn, terms, lease)
     draws.draw(terms)

@@ -41,6 +41,10 @@ _LOOK_SECONDS = 0.02
 """How often a draw that waits for items asks the shards."""
 
 
+def _refused(given: str, remedy: str) -> ValueError:
+    return ValueError(f'{given} with draw="mass": chance may give a shard more draws than it has items; {remedy}')
+
+
 class MassSource:
     """The source of `sample` and of loaders."""
 
@@ -83,10 +87,7 @@ class MassSource:
     def check_replace(self, n: int, replace: bool, timeout: float | None = None) -> None:
         """As `Source.check_replace`. Shares are random, so a shard may get more draws than it has items."""
         if not replace:
-            raise ValueError(
-                'replace=False with draw="mass": chance may give a shard more draws than it has items; '
-                'leave it out, or use draw="local"'
-            )
+            raise _refused("replace=False", 'leave it out, or use draw="local"')
 
     def check_lease(self, lease: float | None) -> None:
         """Refuse a lease, for the same reason: a batch with a lease holds no item twice.
@@ -95,10 +96,7 @@ class MassSource:
             ValueError: there is one.
         """
         if lease is not None:
-            raise ValueError(
-                f'lease={lease!r} with draw="mass": chance may give a shard more draws than it has items; '
-                'use draw="local"'
-            )
+            raise _refused(f"lease={lease!r}", 'use draw="local"')
 
     def beta(self) -> float | None:
         """As `Source.beta`: the value that the shards last reported."""
