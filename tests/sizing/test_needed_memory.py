@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import di_store
+from di_store.replay import tables
 
 MIB = 1 << 20
 FRAMES = {"obs": di_store.Spec((84, 84), "u1"), "reward": di_store.Spec((), "f4"), "terminated": di_store.Spec((), "?")}
@@ -159,6 +160,25 @@ def test_attached_handles_and_resizes_grow_a_fitted_store() -> None:
         store.resize("64MiB")
         other.create_table("u", capacity=20_000, schema=FRAMES)
         assert store.stats()["memory"] > 140 * MIB
+
+
+@pytest.mark.memory_only
+def test_two_tables_made_at_once_grow_a_fitted_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table that another process makes between the look at the room and the making takes that room."""
+    look, made = tables.make_room, []
+
+    with di_store.open("fitting-two", memory="fit") as store, di_store.attach("fitting-two") as other:
+
+        def look_and_lose(*arguments: Any, **options: Any) -> None:
+            look(*arguments, **options)
+            if not made:
+                made.append("theirs")
+                other.create_table("theirs", capacity=20_000, schema=FRAMES)
+
+        monkeypatch.setattr(tables, "make_room", look_and_lose)
+        store.create_table("ours", capacity=20_000, schema=FRAMES)
+        assert sorted(store.stats()["tables"]) == ["ours", "theirs"]
+        assert store.check() == []
 
 
 def test_insufficient_arguments_of_needed_memory_are_refused() -> None:

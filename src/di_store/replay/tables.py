@@ -14,10 +14,10 @@ import msgspec
 from di_store import _core
 from di_store.base import config
 from di_store.base.disk import path_text
-from di_store.base.errors import TableExists, TableNotFound
+from di_store.base.errors import CapacityError, TableExists, TableNotFound
 from di_store.layout.native_views import check_limits
 from di_store.layout.plan import read_plan
-from di_store.layout.reserve import TableNeeds, make_room, needs_without_rows, table_needs
+from di_store.layout.reserve import TableNeeds, grow, make_room, needs_without_rows, table_needs
 from di_store.layout.shape import UNLIMITED, table_shape
 from di_store.policy.compression import Compress
 from di_store.policy.limiters import Limiter
@@ -138,7 +138,13 @@ class Tables:
         left = seconds if seconds < 0 else max(0.0, seconds - (time.monotonic() - began))
         shape = table_shape(settings, name, needed.reserve, needed.item_bytes)
         try:
-            native = _core.Table.create(arena, shape, left)
+            try:
+                native = _core.Table.create(arena, shape, left)
+            except CapacityError:  # another process has taken the room since `_needed` looked
+                if not arena.fit:
+                    raise
+                grow(arena, needed.meta_bytes + needed.reserve.bytes, left)
+                native = _core.Table.create(arena, shape, left)
         except TableExists:  # another process has created it meanwhile
             if not exist_ok or (known := arena.table(name)) is None:
                 raise
