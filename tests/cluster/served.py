@@ -48,9 +48,12 @@ class ServedStore:
         return di_store.connect(self.address, **{"token": TOKEN, **options})
 
     def agents(self) -> list[int]:
-        """Processes that serve it now: those that have its listening socket and the store, but for the holder."""
+        """Processes that serve it now: those that have its listening socket and the store, but for the holder.
+
+        A new child of the holder has both for a moment, until it begins its own program.
+        """
         holders = {pid for each in di_store.list_stores() if each.name == self.name for pid in each.pids}
-        return [pid for pid in listening(self.port) if pid != self.pid and pid in holders]
+        return [pid for pid in listening(self.port) if pid in holders and _is_agent(pid)]
 
     def answers(self) -> bool:
         """Whether anything listens at its port."""
@@ -99,6 +102,12 @@ def serving(
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         until(lambda: not made.agents(), "the agent to end")
+
+
+def _is_agent(pid: int) -> bool:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return b"di_store.server" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    return False
 
 
 def _fits(now: tuple[int, int], before: tuple[int, int]) -> bool:
