@@ -30,7 +30,7 @@ struct Offset {
 
 constexpr u64 kMagic = 0x45524f5453494401;      // "\1DISTORE"
 constexpr u64 kBeingMade = 0x45524f5453494400;  // in place of kMagic until the store is complete
-constexpr u32 kLayoutVersion = 26;
+constexpr u32 kLayoutVersion = 27;
 constexpr u64 kPageBytes = 4096;
 constexpr u64 kSliceBytes = 2u << 20;
 constexpr u64 kPagesPerSlice = kSliceBytes / kPageBytes;
@@ -341,6 +341,9 @@ struct alignas(64) TableHeader {
   u64 stale_dropped;
   u64 episodes_cut;
   u64 unique_groups;           // [once] 1: an answer to a group that is complete or gone makes no item
+  u64 short_groups;            // [once] 1: a group that is not complete at its deadline is delivered; 0: dropped
+  u64 group_deadline_ns;       // [once] from a group's first answer on; 0: none
+  u64 groups_short;            // groups that became live without all their answers
   u64 groups_dropped;          // groups that were removed before they were complete
   u64 late_answers;            // answers to groups that were complete or gone: refused, or the first of a further group
   Shared<u64> steps_left_out;  // a statistic, not locked: steps without an item, for lack of a final observation
@@ -390,6 +393,7 @@ struct alignas(64) TableHeader {
   u64 writers;                      // open writers
   u64 gone_count;                   // keys ever put into that ring
   u64 ended_count;                  // truth: values ever put into the ring of ended groups
+  Shared<u64> group_due_ns;  // derived: no waiting group is due earlier; 0: look now. Chores look without the lock
   // leases (replay/leases.h)
   u64 leases;          // truth: descriptor + 1 of their block 32 | places in it 32; 0: none was ever taken
   u64 next_lease;      // truth: number of the next draw with a lease
