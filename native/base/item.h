@@ -17,6 +17,7 @@ constexpr u32 kItemNoNext = 1;    // there is no observation after the last row:
 constexpr u32 kItemTerminal = 2;  // the last step terminated: discount 0
 constexpr u32 kItemFinished = 4;  // inserted whole: its row has columns for the outputs that are otherwise computed
 constexpr u32 kItemCut = 8;       // an episode longer than the view's max_length
+constexpr u32 kItemLeftOut = 8;   // in a table of groups: an answer that its group, which is short, is drawn without
 
 // key = slot 28 | generation 28 | shard 8 (bits, lowest first). A table's own keys have shard 0. A mixture, which draws
 // from several tables, writes the table's number there and clears it before it passes a key to its table.
@@ -39,10 +40,13 @@ constexpr u32 kSpanRowsBits = 20, kSpanBackBits = 8, kSpanFlagsBits = 4;
 static_assert(32 + kSpanRowsBits + kSpanBackBits + kSpanFlagsBits == 64 && kItemCut < 1u << kSpanFlagsBits);
 static_assert(kItemStateBits + kGenerationBits == 32);
 
+constexpr u64 kGroupTickNs = 1 << 24;  // 17 ms
+
 struct Item {  // truth [table]; `state` and `span` change through the undo record, `priority` by one store,
                // the rest only while the slot is free
   // state 4 | generation 28 | 32 bits that depend on the table: undelivered draws (with a use limit), low bits of the
-  // epoch in which the item joined (with Once), or undelivered draws 8 | epoch 24 (with both)
+  // epoch in which the item joined (with Once), or undelivered draws 8 | epoch 24 (with both). Of a kWaiting item in a
+  // table of groups: when the group began, in units of kGroupTickNs of os::boot_ns(), rounded up
   u64 state;
   u64 number;       // insertion number, from 1
   double priority;  // an update is one store, so it needs no undo
@@ -59,6 +63,14 @@ struct Item {  // truth [table]; `state` and `span` change through the undo reco
   u64 key(u32 slot) const { return make_key(generation(), slot); }
   bool has_key(u64 key) const { return !is(ItemState::kFree) && generation() == key_generation(key); }
   u64 state_as(ItemState other) const { return (state & ~kStateMask) | static_cast<u64>(other); }
+  u64 state_of_group_begun(u64 now_ns) const {
+    return (state_as(ItemState::kWaiting) & ~u32{0}) | (now_ns / kGroupTickNs + 1) << 32;
+  }
+  u64 group_began_ns(u64 now_ns) const {  // right for 400 days
+    const u64 now = now_ns / kGroupTickNs;
+    const i32 ticks = static_cast<i32>(static_cast<u32>(now) - static_cast<u32>(state >> 32));
+    return (now - static_cast<u64>(i64{ticks})) * kGroupTickNs;
+  }
   static u64 free_state(u64 generation) { return (generation & kGenerationMask) << kItemStateBits; }
 
   // `place`
@@ -72,6 +84,8 @@ struct Item {  // truth [table]; `state` and `span` change through the undo reco
   u32 rows() const { return static_cast<u32>(span >> 32 & ((1u << kSpanRowsBits) - 1)); }
   u32 back() const { return static_cast<u32>(span >> (32 + kSpanRowsBits) & ((1u << kSpanBackBits) - 1)); }
   u32 flags() const { return static_cast<u32>(span >> (64 - kSpanFlagsBits)); }
+  bool is_left_out() const { return (flags() & kItemLeftOut) != 0; }  // in a table of groups
+  u64 span_left_out() const { return span | u64{kItemLeftOut} << (64 - kSpanFlagsBits); }
   static u64 span_of_member(u32 leader) { return make_span(1, 0, 0) | leader; }
   static u64 make_span(u32 rows, u32 back, u32 flags) {  // not used yet
     return u64{rows} << 32 | u64{back} << (32 + kSpanRowsBits) | u64{flags} << (64 - kSpanFlagsBits);

@@ -225,7 +225,7 @@ std::vector<std::string> check(const ArenaPointer& arena, bool repair, Deadline 
   arena->enter();
   std::vector<std::string> findings;
   patiently(*arena, deadline, [&] { reap(arena, deadline); });
-  end_due_leases(arena, deadline);
+  end_what_is_due(arena, deadline);
   for (const std::string& name : TableDirectory(arena).names()) {
     try {
       if (const TablePointer table = TableDirectory(arena).find(name)) table->check(repair, deadline, &findings);

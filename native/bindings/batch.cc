@@ -184,6 +184,7 @@ nb::object BatchMaker::draw(DrawSet& set, u32 n, nb::handle beta, Deadline deadl
   };
   const bool taken = table_->draws.draw_at_once(&set, n, [&] { return if_in_memory(copy); }, deadline);
   gathers_.push_back(std::move(gather));
+  if (taken) spread(&batch);
   return taken ? columns(batch, beta, data(&batch)) : nb::object();
 }
 
@@ -228,12 +229,17 @@ u64 BatchMaker::ragged_bytes(const DrawSet& set) {
   return bytes;
 }
 
+// Whether an item has values in the batch. False: it is gone, or an answer that its group lacks or leaves out.
+bool BatchMaker::is_there(const Drawn& drawn) const {
+  return drawn.entry != kNone && !(table_->core.groups.on() && (drawn.flags & kItemLeftOut) != 0);
+}
+
 // Lists the spans of the live items and learns unknown layouts. False: a layout is unknown, and `learn` is false.
 bool BatchMaker::list_spans(const DrawSet& set, bool learn, std::vector<Span>* spans) {
   spans->reserve(set.items.size());
   const ChunkMemory& chunks = table_->arena().heap().chunk_memory;
   for (const Drawn& drawn : set.items) {
-    if (drawn.entry != kNone)
+    if (is_there(drawn))
       spans->push_back({chunks.bytes(drawn.chunk), drawn.row, drawn.rows, drawn.back, drawn.flags, drawn.pick});
   }
   const std::size_t count = spans->size();
@@ -315,7 +321,7 @@ void BatchMaker::aim(nb::handle out, Assembly* batch) const {
     if (plan_.outputs[i].ragged) {
       batch->targets[i].offsets = batch->offsets[i].data();
     } else if (!out.is_none()) {
-      batch->given[i] = given(out, i, batch->live());
+      batch->given[i] = given(out, i, static_cast<u32>(batch->places));
       batch->targets[i].data = static_cast<u8*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(batch->given[i].ptr())));
     }
   }
@@ -340,14 +346,14 @@ void BatchMaker::spread(Assembly* batch) const {
   const std::vector<Drawn>& items = batch->set.items;
   if (items.size() == batch->live()) return;
   for (std::size_t place = items.size(), from = batch->live(); place-- > 0;) {
-    const bool live = items[place].entry != kNone;
+    const bool live = is_there(items[place]);
     if (live) --from;
     batch->episodes[place] = live ? batch->episodes[from] : -1;
     batch->starts[place] = live ? batch->starts[from] : -1;
     for (const u32 i : batch->wanted) {
       if (plan_.outputs[i].ragged) continue;
       const u64 item = Gather::item_bytes(plan_, i);
-      u8* base = batch->buffer + batch->at[i];
+      u8* base = batch->targets[i].data;
       if (live && place != from)
         std::memmove(base + place * item, base + from * item, item);
       else if (!live)
@@ -360,7 +366,7 @@ void BatchMaker::spread(Assembly* batch) const {
 void BatchMaker::spread_ragged(const DrawSet& set, u64 rows, std::vector<i64>* ends) const {
   std::vector<i64> all(set.items.size() * rows + 1, 0);
   for (u64 place = 0, from = 0; place < set.items.size(); ++place) {
-    const bool live = set.items[place].entry != kNone;
+    const bool live = is_there(set.items[place]);
     for (u64 row = 0; row < rows; ++row) {
       const u64 value = from * rows + row, to = place * rows + row;
       all[to + 1] = all[to] + (live ? (*ends)[value + 1] - (*ends)[value] : 0);
@@ -388,8 +394,7 @@ nb::object BatchMaker::array(Assembly* batch, u32 output) const {
   nb::object made = wrap_array(as.descr(), static_cast<int>(shape.size()), shape.data(),
                                batch->buffer + batch->at[output], batch->owner, true);
   if (!ragged) return made;
-  if (batch->with_live && batch->set.items.size() != batch->live())
-    spread_ragged(batch->set, plan_.outputs[output].rows(), &ends);
+  if (batch->set.items.size() != batch->live()) spread_ragged(batch->set, plan_.outputs[output].rows(), &ends);
   return new_tuple(made, new_array(ends, NPY_INT64));
 }
 

@@ -36,8 +36,9 @@ class BatchMaker {
   BatchMaker& operator=(const BatchMaker&) = delete;
 
   // Returns the tuple from which Python's Batch is made. `which`: numbers of the wanted outputs, None: all. `out`: a
-  // dict of arrays to fill instead of fresh ones, or None. with_live: every item of the set has a place, which is zeros
-  // if the item is gone, and an array tells which items live. The caller holds the items' chunks.
+  // dict of arrays to fill instead of fresh ones, or None. with_live: an array tells which items live. Every item of the
+  // set has a place, which is zeros if the item is gone, and so has every answer of a short group. The caller holds the
+  // items' chunks.
   nb::object make(const DrawSet& set, nb::handle beta, nb::handle which, nb::handle out, bool with_live);
   // Draws, copies and delivers n items in one hold of the table's lock, with all outputs. Returns an invalid object if
   // this batch needs make(); then nothing was drawn. `set`: says what is drawn; its lease gets the draws' number.
@@ -50,6 +51,7 @@ class BatchMaker {
 
  private:
   friend class BatchGather;
+  bool is_there(const Drawn& drawn) const;
   bool list_spans(const DrawSet& set, bool learn, std::vector<Span>* spans);
   std::unique_ptr<Gather> take_gather();
   void choose(nb::handle which, std::vector<u32>* wanted) const;

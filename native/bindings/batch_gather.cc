@@ -9,7 +9,7 @@ BatchGather::BatchGather(BatchMaker& maker, const DrawSet& set, nb::handle beta,
       gather_(maker.take_gather()),
       batch_(set, maker.arrays_.size(), with_live) {
   maker.list_spans(set, true, &batch_.spans);
-  batch_.places = static_cast<npy_intp>(with_live ? set.items.size() : batch_.spans.size());
+  batch_.places = static_cast<npy_intp>(set.items.size());
   maker.choose(which, &batch_.wanted);
   maker.measure(*gather_, &batch_);
   maker.lay_out(&batch_);
@@ -39,9 +39,13 @@ bool BatchGather::copy_portion() {
   return batch_.cold->copy_portion(batch_.targets.data(), {batch_.episodes, batch_.starts});
 }
 
-const std::vector<bool>& BatchGather::open() const {
-  static const std::vector<bool> none;
-  return batch_.cold ? batch_.cold->open() : none;
+std::vector<bool> BatchGather::open() const {
+  if (!batch_.cold) return {};
+  std::vector<bool> open = batch_.cold->open();  // of the items that are there
+  if (open.size() == batch_.set.items.size()) return open;
+  std::vector<bool> all;
+  for (auto at = open.begin(); const Drawn& drawn : batch_.set.items) all.push_back(maker_.is_there(drawn) && *at++);
+  return all;
 }
 
 nb::object BatchGather::parts() {
@@ -49,7 +53,7 @@ nb::object BatchGather::parts() {
   const u64 all = static_cast<u64>(batch_.places);
   if (batch_.wanted.size() == maker_.arrays_.size() && all > 0) maker_.bytes_an_item_ = batch_.bytes / all + 1;
   maker_.gathers_.push_back(std::move(gather_));
-  if (batch_.with_live) maker_.spread(&batch_);
+  maker_.spread(&batch_);
   return maker_.columns(batch_, beta_, maker_.data(&batch_));
 }
 

@@ -17,7 +17,7 @@ class BatchGather {
   // Copies one portion that was read from disk. False: everything is copied.
   bool copy_portion();
   // By item, for a set whose items all live: true if it is not copied yet. Empty: all are copied.
-  const std::vector<bool>& open() const;
+  std::vector<bool> open() const;
   u64 bytes() const { return batch_.bytes; }  // of the batch
   // Call once, when everything is copied. Returns the tuple from which Python's Batch is made.
   nb::object parts();

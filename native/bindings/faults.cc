@@ -54,6 +54,9 @@ void bind_faults(nb::module_& module) {
         t_fails_at = number;
       },
       nb::sig("def fail_allocation(number: int, /) -> None"));
+  module.def(
+      "shift_clock", [](double seconds) { os::shift_boot_ns(static_cast<i64>(seconds * 1e9)); },
+      nb::sig("def shift_clock(seconds: float, /) -> None"));
   module.def("allocations", [] { return t_allocations; });
 }
 

@@ -251,12 +251,12 @@ Measured Reader::measure(nb::handle keys, Deadline deadline) {
   const UserObject array = as_array(keys, NPY_UINT64);
   table_->reads.peek(view_of<u64>(array), &draws.set(), deadline);
   Measured found{};
-  for (const Drawn& drawn : draws.set().items) {
-    if (drawn.entry == kNone) continue;
-    ++found.items;
-    found.rows += drawn.rows;
+  const std::vector<Drawn>& items = draws.set().items;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (items[i].entry == kNone) continue;
+    if (i % table_->core.groups.size() == 0) ++found.items;  // a group may lack answers, but not the first
+    found.rows += items[i].rows;
   }
-  found.items /= table_->core.groups.size();
   found.bytes = or_give_back(draws, [&] { return batches_.ragged_bytes(draws.set()); });
   end_draws(draws, true);
   return found;

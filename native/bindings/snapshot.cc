@@ -32,6 +32,7 @@ void each_count(Counts& counts, Visit&& visit) {
   visit("episodes_cut", counts.episodes_cut);
   visit("steps_left_out", counts.steps_left_out);
   visit("groups_dropped", counts.groups_dropped);
+  visit("groups_short", counts.groups_short);
   visit("late_answers", counts.late_answers);
   visit("max_priority", counts.max_priority);
 }

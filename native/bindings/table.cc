@@ -1,10 +1,12 @@
 #include <cmath>
+#include <limits>
 
 #include "bindings/bindings.h"
 #include "bindings/leases.h"
 #include "heap/tiers.h"
 #include "objects/weights.h"
 #include "process/learners.h"
+#include "replay/due_groups.h"
 #include "replay/lease_ends.h"
 #include "replay/priorities.h"
 
@@ -58,12 +60,22 @@ nb::object create(const ArenaPointer& arena, nb::dict from, Deadline deadline) {
   shape.initial_priority = field<double>(from, "initial_priority");
   shape.group = field<u64>(from, "group");
   shape.unique_groups = field<bool>(from, "unique_groups");
+  shape.short_groups = field<bool>(from, "short_groups");
+  if (const double deadline = field<double>(from, "group_deadline"); deadline >= 0)
+    shape.group_deadline_ns = std::max<u64>(1, static_cast<u64>(deadline * 1e9));
   if (shape.group > kMostAnswers) throw Error(Code::kInvalid, "a group of more than 256 answers");
   shape.limiter = limiter_of(from["limiter"]);
   if (shape.initial_priority >= 0)
     require_priorities(priority_range(shape.sampler, shape.alpha), {&shape.initial_priority, 1},
                        "initial_priority= of the table, which was not made");
   return share(TableDirectory(arena).create(shape, deadline));
+}
+
+double group_due_seconds(const TablePointer& table) {
+  const u64 due = table->header().group_due_ns.load(std::memory_order_relaxed);
+  if (due == kNoGroupDue) return std::numeric_limits<double>::infinity();
+  const u64 now = os::boot_ns();
+  return static_cast<double>(due - std::min(due, now)) * 1e-9;
 }
 
 nb::object beta(const TablePointer& table) {
@@ -107,6 +119,7 @@ nb::dict stats(const TablePointer& table) {
   all["waiting"] = header.waiting;
   all["gathered"] = header.gathered;
   all["groups_dropped"] = header.groups_dropped;
+  all["groups_short"] = header.groups_short;
   all["late_answers"] = header.late_answers;
   all["capacity"] = header.capacity;
   all["max_bytes"] = header.max_bytes;
@@ -195,6 +208,7 @@ void bind_facts(nb::class_<Table>& type) {
       .def_prop_ro("steps_left_out",
                    [](const TablePointer& t) { return t->header().steps_left_out.load(std::memory_order_relaxed); })
       .def_prop_ro("finished", [](const TablePointer& t) { return t->header().finished != 0; })
+      .def_prop_ro("group_due_seconds", &group_due_seconds, "Until the next deadline of a group may be over.")
       .def_prop_ro("taken_over", [](const TablePointer& t) { return t->header().finished == kTakenOver; })
       .def(
           "may_draw",
@@ -248,12 +262,13 @@ nb::object keys(const TablePointer& table, u64 start, u64 n, Deadline deadline, 
   return new_array(spread ? reads.keys_spread(start, n, deadline) : reads.keys(start, n, deadline, leased), NPY_UINT64);
 }
 
-// For each group that can't be drawn yet: its value, the number of its answers, and whether it began late; then the
-// keys of all.
+// For each group that can't be drawn yet: its value, the number of its answers, whether it began late, and its age in
+// seconds; then the keys of all.
 nb::object incomplete(const TablePointer& table, Deadline deadline) {
   const IncompleteGroups found = enter(table).reads.incomplete(deadline);
   return new_tuple(new_array(found.values, NPY_UINT64), new_array(found.answers, NPY_UINT32),
-                   new_array(found.late, NPY_UINT8), new_array(found.keys, NPY_UINT64));
+                   new_array(found.late, NPY_UINT8), new_array(found.ages, NPY_FLOAT64),
+                   new_array(found.keys, NPY_UINT64));
 }
 
 void bind_items(nb::class_<Table>& type) {
@@ -275,7 +290,7 @@ void bind_items(nb::class_<Table>& type) {
       .def("incomplete", &incomplete,
            nb::sig("def incomplete(self, timeout: float, /) -> tuple[numpy.typing.NDArray[numpy.uint64], "
                    "numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.uint8], "
-                   "numpy.typing.NDArray[numpy.uint64]]"))
+                   "numpy.typing.NDArray[numpy.float64], numpy.typing.NDArray[numpy.uint64]]"))
       .def(
           "waiting",
           [](const TablePointer& t, Deadline deadline) {

@@ -119,7 +119,7 @@ bool chore(const std::shared_ptr<Arena>& arena) {
   if (now - reaped_at > kReapEveryNs) {
     reaped_at = now;
     if (reap(arena, Deadline::after(kPatienceSeconds)) != 0) return true;
-    end_due_leases(arena, Deadline::after(kPatienceSeconds));
+    end_what_is_due(arena, Deadline::after(kPatienceSeconds));
     arena->heap().sweeper.sweep_all(Deadline::after(kPatienceSeconds));
   }
   tidy_if_rolled(*arena);

@@ -1,6 +1,7 @@
 #include "maintenance/reaper.h"
 
 #include "process/clients.h"
+#include "replay/due_groups.h"
 #include "replay/lease_ends.h"
 
 namespace di {
@@ -56,14 +57,17 @@ void settle_ledger(const std::shared_ptr<Arena>& arena, u32 slot, Deadline deadl
 
 }  // namespace
 
-void end_due_leases(const std::shared_ptr<Arena>& arena, Deadline deadline) {
+void end_what_is_due(const std::shared_ptr<Arena>& arena, Deadline deadline) {
   for (u32 i = 0; i < arena->table_count(); ++i) {
-    if (!arena->table(i).is(TableState::kLive) || !has_leases(arena->table(i))) continue;
+    const TableHeader& header = arena->table(i);
+    const bool leases = has_leases(header), groups = is_group_due(header);
+    if (!header.is(TableState::kLive) || (!leases && !groups)) continue;
     Table table(arena, i);
     try {
-      end_due_leases(table.core, deadline);
+      if (leases) end_due_leases(table.core, deadline);
+      if (groups) end_due_groups(table.core, deadline);
     } catch (const Error& error) {
-      if (error.code() != Code::kTableNotFound) throw;  // dropped meanwhile, and its leases with it
+      if (error.code() != Code::kTableNotFound) throw;  // dropped meanwhile
     }
   }
 }
@@ -93,7 +97,7 @@ u32 reap(const std::shared_ptr<Arena>& arena, Deadline deadline) {
     // this process lives.
     if (arena->tiered()) arena->tier_header().ended.store(0);
     TableDirectory(arena).finish_broken(deadline);
-    end_due_leases(arena, deadline);
+    end_what_is_due(arena, deadline);
     arena->heap().chunks.sweep(deadline);
   }
   return reaped;

@@ -16,8 +16,8 @@ namespace di {
 u32 reap(const std::shared_ptr<Arena>& arena, Deadline deadline);
 
 // Gives back the leases that are over, and those of processes that have left. A process's leases name its client slot
-// with the slot's generation, so no step of the reaper needs to know of them.
-void end_due_leases(const std::shared_ptr<Arena>& arena, Deadline deadline);
+// with the slot's generation, so no step of the reaper needs to know of them. Ends the groups whose deadline is over.
+void end_what_is_due(const std::shared_ptr<Arena>& arena, Deadline deadline);
 
 // reap(), at most every 20 ms in this process; gives up after 50 ms if a lock is not available.
 void reap_when_due(Arena& arena);

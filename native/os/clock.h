@@ -10,4 +10,8 @@ u64 coarse_ns();  // CLOCK_MONOTONIC_COARSE: 3 ns a call, ticks of milliseconds
 u64 boot_ns();    // CLOCK_BOOTTIME: for ttl
 u64 wall_ns();    // CLOCK_REALTIME: for ttl that outlives the machine's start
 
+#ifdef DI_FAULTS
+void shift_boot_ns(i64 by);  // for tests: from now on boot_ns() of this process is so much later
+#endif
+
 }  // namespace di::os

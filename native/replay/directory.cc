@@ -40,6 +40,9 @@ void fill_header(TableHeader& header, const TableShape& shape) {
   header.stale_updates = header.evicted_for_room = header.stale_dropped = header.episodes_cut = 0;
   header.groups_dropped = header.late_answers = header.gathered = header.ended_count = 0;
   header.unique_groups = shape.unique_groups ? 1 : 0;
+  header.short_groups = shape.short_groups ? 1 : 0;
+  header.group_deadline_ns = shape.group_deadline_ns;
+  header.groups_short = 0;
   header.steps_left_out.store(0, std::memory_order_relaxed);
   header.sample_age = -1;
   header.limiter = shape.limiter;

@@ -44,8 +44,10 @@ struct TableShape {  // the parameters of a new table; Python computes the bytes
   u64 max_times_sampled = 0;
   i64 max_staleness = -1;
   u32 weights = kNone;
-  u64 group = 0;                 // answers of an item; 0: items are not groups
-  bool unique_groups = false;    // TableHeader::unique_groups
+  u64 group = 0;               // answers of an item; 0: items are not groups
+  bool unique_groups = false;  // TableHeader::unique_groups
+  bool short_groups = false;   // TableHeader::short_groups
+  u64 group_deadline_ns = 0;
   double initial_priority = -1;  // of items inserted without a priority; < 0: the largest priority ever given
   LimiterState limiter{};
 };

@@ -4,6 +4,7 @@
 
 #include "process/learners.h"
 #include "replay/answers.h"
+#include "replay/due_groups.h"
 #include "replay/lease_ends.h"
 #include "replay/sample_age.h"
 
@@ -222,7 +223,8 @@ struct Undrawn {  // after an exception the guard rolls the hold back; this make
   std::size_t before;
   bool over = false;
   ~Undrawn() {
-    for (; !over && set->items.size() > before; set->items.pop_back()) set->spare.push_back(set->items.back().entry);
+    for (; !over && set->items.size() > before; set->items.pop_back())
+      if (set->items.back().entry != kNone) set->spare.push_back(set->items.back().entry);
   }
 };
 
@@ -259,6 +261,7 @@ u32 Draws::draw_in_a_hold(DrawSet* set, u32 step, Strata* strata, Deadline deadl
     TableGuard guard(core_, deadline);
     require_not_taken_over(core_);
     if (header_.leased != 0) end_due_leases(core_);
+    end_due_groups(core_);
     if (!set->lease.on || core_.leases.free_places() >= step) {
       const i64 bytes = step * static_cast<i64>(header_.item_bytes);
       if (!core_.uses.limited() || arena_.heap().claims.hold(core_.index, bytes, deadline))
@@ -282,7 +285,7 @@ u32 Draws::draw_held(DrawSet* set, u32 step, Strata* strata, std::string* why, b
   const u32 got = draw_step(set, step, strata);
   if (got != 0) note_learner(arena_, core_.index);
   note_ages(*set, undrawn.before, &header_);
-  *again = header_.stale_dropped != stale_before ||
+  *again = header_.stale_dropped != stale_before || is_group_due(header_) ||
            (set->chosen != nullptr && set->chosen->missing.size() != missing_before);
   set->rng_after = header_.rng_counter;
   note_table(set);
@@ -297,6 +300,7 @@ u32 Draws::draw_held(DrawSet* set, u32 step, Strata* strata, std::string* why, b
 
 bool Draws::may_draw(u32 n, bool distinct) {
   TableGuard guard(core_, Deadline::only_try());
+  end_due_groups(core_);
   if (header_.finished != 0) return true;  // fewer items may be left
   const u64 most = header_.max_times_sampled;
   const u64 each = distinct || most == 1 ? 1 : most == 0 ? u64{n} : most;

@@ -2,6 +2,7 @@
 
 #include "process/learners.h"
 #include "replay/answers.h"
+#include "replay/due_groups.h"
 #include "replay/lease_ends.h"
 #include "replay/sample_age.h"
 
@@ -46,6 +47,7 @@ bool Draws::draw_at_once(DrawSet* set, u32 n, const std::function<bool()>& copy,
     TableGuard guard(core_, deadline);
     require_not_taken_over(core_);
     if (header_.leased != 0) end_due_leases(core_);
+    end_due_groups(core_);
     if (set->lease.on && core_.leases.free_places() < n) return false;
     const bool drawn = set->lease.on && !independent() ? lease_held(set, n, copy, deadline) : take_held(set, n, copy);
     if (!drawn) return false;

@@ -2,10 +2,10 @@
 //
 // Every answer has an item slot of its own. The first answer leads: its slot stands for the group in the order, in the
 // selectors and in keys. The leader waits (kWaiting) until the group is complete: all answers are there, with the late
-// columns that the table needs. The other answers are kMember, and their words name the leader; these words are the
-// truth. Two things are derived: the chain from a leader to its answers, and the index by value of the groups that
-// still lack answers. A rebuild reads the values from the rows. Every call needs the table's lock. No call allocates,
-// and none fails unless the block is damaged.
+// columns that the table needs; with deadlines, the time may end its wait before that (due_groups.h). The other answers
+// are kMember, and their words name the leader; these words are the truth. Two things are derived: the chain from a
+// leader to its answers, and the index by value of the groups that wait for answers. A rebuild reads the values from the
+// rows. Every call needs the table's lock. No call allocates, and none fails unless the block is damaged.
 //
 // A kill leaves only whole answers: an answer's state changes through the undo record, and a group becomes live or is
 // removed in one commit.

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <optional>
 
+#include "replay/due_groups.h"
 #include "replay/priorities.h"
 
 namespace di {
@@ -174,6 +175,7 @@ bool ItemCommit::try_commit(const std::vector<u32>& lanes, Deadline deadline, Bl
     Table& table = *state_.plan.tables[i].table;
     blocked->seq = table.header().room_seq.load(std::memory_order_seq_cst);
     guards.push_back(std::make_unique<TableGuard>(table.core, deadline));
+    end_due_groups(table.core);
     recheck_priorities(i);
     if (state_.marks) state_.marks->require_mine(i, state_.pending[i].size());
     blocked->text = state_.plan.restores ? "" : table.why_no_insert();
@@ -232,6 +234,7 @@ Blocked ItemCommit::insert_rest(u32 number) {
     try {
       blocked.seq = table.header().room_seq.load(std::memory_order_seq_cst);
       TableGuard guard(table.core, deadline);
+      end_due_groups(table.core);
       recheck_priorities(number);
       if (state_.marks) state_.marks->require_mine(number, state_.pending[number].size());
       if (has_slots(table, some, no_more)) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "replay/answers.h"
+#include "replay/due_groups.h"
 #include "replay/lease_ends.h"
 
 namespace di {
@@ -159,7 +160,10 @@ u64 LateUpdate::update_some(std::span<const u64> keys, u64 first, std::span<cons
     }
     require_not_taken_over(table_->core);
     if (learn_tables(keys, range)) continue;
-    for (const auto& [index, table] : tables_) table->core.change();
+    for (const auto& [index, table] : tables_) {
+      end_due_groups(table->core);
+      table->core.change();
+    }
     u64 there = 0;
     for (std::size_t i = 0; i < keys.size(); ++i) {
       if (!table_->core.items.holds(keys[i])) continue;
@@ -182,7 +186,7 @@ u64 LateUpdate::run(std::span<const u64> keys, std::span<const LateValue> values
     const std::size_t count = std::min(some, keys.size() - at);
     there += update_some(keys.subspan(at, count), at, values, range, lease, deadline);
   }
-  if (lease) table_->core.do_deferred(Deadline::only_try());
+  for (const auto& [index, table] : tables_) table->core.do_deferred(Deadline::only_try());
   return there;
 }
 

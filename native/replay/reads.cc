@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "replay/answers.h"
+#include "replay/due_groups.h"
 #include "replay/item_rows.h"
 
 namespace di {
@@ -58,7 +59,12 @@ void Reads::read(u32 slot, DrawSet* set) {
   if (rows == 1) return;
   std::vector<Drawn> answers(rows, set->items[at]);
   describe_answers(core_, slot, answers.data());
-  for (u32 i = 1; i < rows; ++i) hold(answers[i], set);
+  for (u32 i = 1; i < rows; ++i) {
+    if (answers[i].chunk != kNone)
+      hold(answers[i], set);
+    else
+      set->items.push_back(answers[i]);
+  }
 }
 
 void Reads::peek(std::span<const u64> keys, DrawSet* set, Deadline deadline) {
@@ -164,6 +170,8 @@ void Reads::list_group(u32 leader, IncompleteGroups* to) const {
   const Groups& groups = core_.groups;
   to->values.push_back(groups.value(leader));
   to->late.push_back(core_.ended.has(groups.value(leader)) && !groups.has_all(leader) ? 1 : 0);
+  const u64 now = os::boot_ns(), began = core_.items[leader].group_began_ns(now);
+  to->ages.push_back(static_cast<double>(now - std::min(now, began)) * 1e-9);
   groups.each(leader, [&](u32 slot, const Item& item) { to->keys.push_back(item.key(slot)); });
   to->answers.push_back(groups.count(leader));
 }
@@ -171,6 +179,7 @@ void Reads::list_group(u32 leader, IncompleteGroups* to) const {
 IncompleteGroups Reads::incomplete(Deadline deadline) {
   IncompleteGroups found;
   if (!core_.groups.on()) return found;
+  end_due_groups(core_, deadline);
   u64 last = ~u64{0}, seen = 0;  // key and number of the last group seen
   for (bool more = true; more;) {
     TableGuard guard(core_, deadline);

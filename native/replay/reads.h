@@ -22,7 +22,8 @@ struct ItemPlace {  // where an item begins
 struct IncompleteGroups {
   std::vector<u64> values;
   std::vector<u32> answers;
-  std::vector<u8> late;  // 1: it began after a group of this value had ended
+  std::vector<u8> late;      // 1: it began after a group of this value had ended
+  std::vector<double> ages;  // seconds since the first answer, or since the restore
   std::vector<u64> keys;
 };
 

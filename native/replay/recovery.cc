@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "replay/answers.h"
+#include "replay/due_groups.h"
 #include "replay/item_rows.h"
 #include "rows/chunks_covered.h"
 
@@ -82,6 +83,8 @@ void TableRecovery::fill() {
   for (const auto& [number, slot] : by_age) fill_slot(slot);
   std::sort(members.begin(), members.end());
   for (const auto& [number, slot] : members) join_group(slot);
+  const bool due = header_.group_deadline_ns != 0 && header_.waiting != 0;
+  header_.group_due_ns.store(due ? 0 : kNoGroupDue, std::memory_order_relaxed);
   core_.selection.ready();
 }
 

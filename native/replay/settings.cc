@@ -110,7 +110,8 @@ void TableSettings::count_anew() {
                     &header_.total_samples, &header_.total_removed})
     core_.undo.set(*word, 0);
   header_.total_updates = header_.stale_updates = header_.evicted_for_room = 0;
-  header_.stale_dropped = header_.episodes_cut = header_.groups_dropped = header_.late_answers = 0;
+  header_.stale_dropped = header_.episodes_cut = header_.groups_dropped = header_.groups_short = 0;
+  header_.late_answers = 0;
   if (core_.groups.on()) core_.ended.forget();
   header_.steps_left_out.store(0, std::memory_order_relaxed);
   header_.sample_age = -1;
@@ -168,6 +169,7 @@ void TableSettings::finish(Deadline deadline) {
   TableGuard guard(core_, deadline);
   require_filled();
   header_.finished = kFinished;
+  if (header_.short_groups != 0) header_.group_due_ns.store(0, std::memory_order_relaxed);
   announce();
 }
 

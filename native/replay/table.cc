@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "replay/answers.h"
+#include "replay/due_groups.h"
 #include "replay/lease_ends.h"
 #include "replay/priorities.h"
 #include "replay/recovery.h"
@@ -136,10 +137,12 @@ void Table::insert_answer(u32 slot, const NewItem& fresh) {
   u32 leader = core.groups.find(fresh.group);
   if (leader == kNone) {
     leader = slot;
-    core.undo.set(item.state, item.state_as(ItemState::kWaiting));
+    const u64 now = os::boot_ns();
+    core.undo.set(item.state, item.state_of_group_begun(now));
     core.items.order().wait(slot);
     ++header_.waiting;
     core.groups.begin(slot, fresh.group);
+    note_deadline(header_, item, now);
   } else {
     item.span = Item::span_of_member(leader);
     core.undo.set(item.state, item.state_as(ItemState::kMember));
@@ -166,6 +169,7 @@ bool Table::refuses_late(const NewItem& fresh) {
 void Table::insert(std::span<const NewItem> items, std::vector<u64>* keys, const MarkUpdate* mark) {
   core.change();
   u64 done = 0;
+  const u64 due = header_.group_due_ns.load(std::memory_order_relaxed);
   for (const NewItem& fresh : items) {  // no allocation: the rows are published already
     if (core.groups.on()) commit_if_short(core, 2 * words_to_remove(core) + kWordsOfAnswer + kWordsOfMark, mark, done);
     ++done;
@@ -186,8 +190,11 @@ void Table::insert(std::span<const NewItem> items, std::vector<u64>* keys, const
   if (mark != nullptr) mark->set(core.undo, done);
   header_.last_insert_ns.store(os::now_ns(), std::memory_order_relaxed);
   core.commit();
-  core.items_came().signal(
-      samples_allowed(limiter_in_force(header_), static_cast<i64>(items_counted(core.header)), kMaxClients));
+  // A draw that waits learns of an earlier deadline, and passes on what it finds there.
+  const u64 sooner = header_.group_due_ns.load(std::memory_order_relaxed) < due ? 1 : 0;
+  const u64 draws =
+      samples_allowed(limiter_in_force(header_), static_cast<i64>(items_counted(core.header)), kMaxClients);
+  core.items_came().signal(std::max(draws, sooner));
 }
 
 Table::Evicted Table::evict_for_room(Deadline deadline) {

@@ -193,6 +193,7 @@ void set_counts(TableHeader& header, const TableImage& image) {
   header.episodes_cut = counts.episodes_cut;
   header.steps_left_out.store(counts.steps_left_out, std::memory_order_relaxed);
   header.groups_dropped = counts.groups_dropped;
+  header.groups_short = counts.groups_short;
   header.late_answers = counts.late_answers;
   header.max_priority = counts.max_priority;
   header.alpha = image.alpha;
@@ -225,7 +226,10 @@ void Restore::fill(u32 number, const TableImage& image, Deadline deadline) {
       if (!item.is(ItemState::kFree) && !std::binary_search(chunks_.begin(), chunks_.end(), item.chunk()))
         damaged("an item's rows are not in it");
     core.change();
-    for (u32 slot = 0; slot < slots; ++slot) core.items[slot] = image.items[slot];
+    for (u32 slot = 0; slot < slots; ++slot) {
+      Item& item = core.items[slot] = image.items[slot];
+      if (core.groups.on() && item.is(ItemState::kWaiting)) item.state = item.state_of_group_begun(os::boot_ns());
+    }
     set_counts(header, image);
     for (const u64 value : image.ended) {
       core.ended.add(value);

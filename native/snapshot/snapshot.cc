@@ -206,6 +206,7 @@ void Snapshot::copy_table(Table& table, TableImage* image) {
                    header.stale_dropped,
                    header.episodes_cut,
                    header.groups_dropped,
+                   header.groups_short,
                    header.late_answers,
                    header.steps_left_out.load(std::memory_order_relaxed),
                    header.max_priority};

@@ -19,7 +19,7 @@ namespace di {
 struct TableCounts {
   u64 next_number, rng_counter, epoch, latest_epoch, finished;
   u64 total_inserts, total_samples, total_removed, total_updates, stale_updates;
-  u64 evicted_for_room, stale_dropped, episodes_cut, groups_dropped, late_answers, steps_left_out;
+  u64 evicted_for_room, stale_dropped, episodes_cut, groups_dropped, groups_short, late_answers, steps_left_out;
   double max_priority;
 };
 

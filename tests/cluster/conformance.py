@@ -23,8 +23,8 @@ QUICK = {
         "replay/room"
     ),
     "items": (
-        "replay/single_calls replay/groups replay/late_answers replay/late_columns replay/order replay/replace "
-        "replay/reset replay/slices replay/views replay/view_streams"
+        "replay/single_calls replay/groups replay/late_answers replay/short_groups replay/late_columns replay/order "
+        "replay/replace replay/reset replay/slices replay/views replay/view_streams"
     ),
     "drawing": "replay/evicted replay/extreme_priorities replay/finish replay/mixture replay/once replay/peek",
     "leases": "replay/leases replay/lease_rules",
@@ -137,6 +137,7 @@ LEFT_OUT_IN_PARTS = [
     ("policy/test_samplers.py", NO_TABLES),
     ("replay/test_groups.py", GROUPS),
     ("replay/test_late_answers.py", GROUPS),
+    ("replay/test_short_groups.py", GROUPS),
     ("replay/test_budgets.py", NO_LAWS),
     ("replay/test_laws.py", NO_LAWS),
     ("replay/test_lease_rules.py", NO_LEASES),
@@ -166,7 +167,8 @@ LEFT_OUT_IN_PARTS = [
     ("replay/test_finish.py::test_a_mixture_gives_back_while_it_waits", SEVERAL),
     ("replay/test_finish.py::test_end_of_data_does_not_wait_for_incomplete_groups", GROUPS),
     (
-        "replay/test_finish.py::test_end_of_data_waits_for_late_columns[Group(size=2, by='n', unique=False)]",
+        "replay/test_finish.py::test_end_of_data_waits_for_late_columns[Group(size=2, by='n', unique=False, "
+        "deadline=None, short=False)]",
         GROUPS,
     ),
     ("replay/test_hindsight.py::test_future_observations_follow_their_law", ONE_FILE),

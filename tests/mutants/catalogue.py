@@ -10,6 +10,7 @@ from mutants import (
     deaths,
     disk,
     durable,
+    groups,
     laws,
     leases,
     limits,
@@ -23,7 +24,7 @@ from mutants import (
 from mutants.mutant import Mutant
 
 _FILES = (
-    *(deaths, laws, leases, limits, meaning, pains, bad_input, checkpoints, disk, durable, room),
+    *(deaths, groups, laws, leases, limits, meaning, pains, bad_input, checkpoints, disk, durable, room),
     *(wire, remote, broadcast, shards, backups),
 )
 MUTANTS: list[Mutant] = [mutant for file in _FILES for mutant in file.MUTANTS]

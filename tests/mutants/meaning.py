@@ -200,8 +200,8 @@ MUTANTS = [
         "groups-wait-for-their-last-answer-only",
         "model",
         "native/replay/answers.cc::is_complete_group",
-        "complete = complete && position != kNone",
-        "complete = position != kNone",
+        "complete = complete && is_complete_answer(core, item);",
+        "complete = is_complete_answer(core, item);",
         ("tests/replay/test_groups.py::test_a_group_is_complete_with_its_last_late_value",),
     ),
     Mutant(

@@ -143,3 +143,44 @@ def test_a_dead_learners_groups_come_back_whole(store: di_store.Store, point: st
     assert (len(table), table.stats()["held"]) == (0, 0)
     table.extend(answers(50, [150, 151, 152]))
     assert table.sample(1).data["x"].tolist() == [[150, 151, 152]]
+
+
+def _end_and_die(table: di_store.Table, point: str) -> None:
+    _core.arm_fault(point)
+    table.incomplete()
+    os._exit(0)
+
+
+@pytest.mark.parametrize("point", ["groups.ended", "undo.between", "undo.before_commit", "undo.after_commit"])
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 13, 21, 40])
+@pytest.mark.parametrize("short", [True, False])
+def test_a_kill_at_the_deadline_ends_each_group_once(
+    store: di_store.Store, point: str, count: int, short: bool
+) -> None:
+    """Groups are drawn with the answers that were judged, or waiting as before; the next look ends the others."""
+    view = Group(4, unique=True, deadline=100, short=short)
+    table = store.create_table("t", capacity=12, view=view, schema=REWARD)
+    keys = [table.extend(answers(group, [4 * group + at for at in range(1 + group % 4)])) for group in range(12)]
+    for group in range(1, 12, 2):
+        table.update(keys[group][1:], {"reward": np.ones(len(keys[group]) - 1, "f4")})
+    _core.shift_clock(101.0)
+    try:
+        party = mp.get_context("fork").Process(target=_end_and_die, args=(table, f"{point}:{count}"))
+        party.start()
+        party.join(60)
+        assert party.exitcode in (-signal.SIGKILL, 0)
+        for waits in (True, False):
+            held = table.peek(table.keys())  # recovers the table
+            ended = [int(each) for each in held.data["group"].max(axis=1)]
+            if short:
+                assert held.data["mask"].tolist() == [[0 < at <= group % 4 for at in range(4)] for group in ended]
+                assert (held.data["x"] == (held.data["mask"] * (4 * held.data["group"] + np.arange(4)))).all()
+            if waits:
+                assert len(ended) + table.stats()["waiting"] <= 12
+                table.incomplete()
+        assert sorted(ended) == (list(range(1, 12, 2)) if short else [])
+        assert (table.stats()["waiting"], table.stats()["inserts"]) == (0, 6 if short else 0)
+        for group in range(12):
+            assert table.extend(answers(group, [0])).size == 0
+    finally:
+        _core.shift_clock(0.0)

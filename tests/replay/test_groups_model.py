@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from typing import Any, NamedTuple
 
@@ -10,31 +11,41 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import di_store
-from di_store import Group, Spec
+from di_store import Group, Spec, _core
 
 PLAIN = {"group": Spec((), "i8"), "x": Spec((), "i8")}
 LATE = {**PLAIN, "reward": Spec((), "f4", late=True)}
+DEADLINE = 100_500.0
 
 
 class Answer:
-    """A row; `reward`: None while it is missing."""
+    """A row; `reward`: None while it is missing; `left_out`: its group is drawn without it."""
 
     def __init__(self, x: int, reward: float | None) -> None:
         self.key = -1
         self.x = x
         self.reward = reward
+        self.left_out = False
 
 
 class Going:
-    """A group; `complete`: when it became so, 0 before."""
+    """A group; `complete`: when it could be drawn, 0 before; `since`: the time when it began."""
 
-    def __init__(self, value: int, late: bool, began: int) -> None:
-        self.value, self.late, self.began = value, late, began
+    def __init__(self, value: int, late: bool, began: int, since: float) -> None:
+        self.value, self.late, self.began, self.since = value, late, began, since
         self.answers: list[Answer] = []
         self.complete = self.draws = 0
 
     def all_keys(self) -> list[int]:
         return [each.key for each in self.answers]
+
+    def column(self, name: str, size: int) -> list[float]:
+        """Of a batch: zeros where an answer is missing."""
+        found = [0 if each.left_out else getattr(each, name) for each in self.answers]
+        return found + [0] * (size - len(found))
+
+    def mask(self, size: int) -> list[bool]:
+        return [not each.left_out for each in self.answers] + [False] * (size - len(self.answers))
 
 
 class Setting(NamedTuple):
@@ -46,6 +57,7 @@ class Setting(NamedTuple):
     judged: bool
     remover: Any
     uses: int
+    short: bool | None  # None: no deadline
 
 
 class Model:
@@ -57,7 +69,8 @@ class Model:
         self.groups: list[Going] = []  # in the order in which they began
         self.ended: set[int] = set()
         self.left: list[Going] = []
-        self.clock = self.dropped = self.late_answers = 0
+        self.clock = self.dropped = self.late_answers = self.short = 0
+        self.time = 0.0
 
     def tick(self) -> int:
         self.clock += 1
@@ -83,7 +96,7 @@ class Model:
             if late and self.setting.unique:
                 return None
             self.shrink(self.capacity - 1)
-            group = Going(value, late, self.tick())
+            group = Going(value, late, self.tick(), self.time)
             self.groups.append(group)
         answer = Answer(x, reward)
         group.answers.append(answer)
@@ -95,6 +108,21 @@ class Model:
     def look(self, group: Going) -> None:
         judged = not self.setting.judged or all(each.reward is not None for each in group.answers)
         if not group.complete and not self.lacks_answers(group) and judged:
+            group.complete = self.tick()
+
+    def wait(self, seconds: float) -> None:
+        self.time += seconds
+        for group in self.waiting():
+            if self.setting.short is None or self.time < group.since + DEADLINE:
+                continue
+            there = [each for each in group.answers if each.reward is not None or not self.setting.judged]
+            if not self.setting.short or not there:
+                self.remove(group)
+                continue
+            for answer in group.answers:
+                answer.left_out = answer not in there
+            self.ended.add(group.value)
+            self.short += 1
             group.complete = self.tick()
 
     def shrink(self, count: int) -> None:
@@ -144,10 +172,11 @@ SETTINGS = st.builds(
     judged=st.booleans(),
     remover=st.sampled_from([di_store.Fifo(), di_store.Lifo()]),
     uses=st.sampled_from([0, 0, 1, 2]),
+    short=st.sampled_from([None, True, True, False]),
 )
 OPERATIONS = st.lists(
     st.tuples(
-        st.sampled_from(["insert"] * 6 + ["update"] * 4 + ["delete", "sample", "resize"]),
+        st.sampled_from(["insert"] * 6 + ["update"] * 4 + ["wait"] * 2 + ["delete", "sample", "resize"]),
         st.lists(st.integers(0, 60), min_size=1, max_size=5),
     ),
     max_size=60,
@@ -176,6 +205,7 @@ def agree(table: di_store.Table, model: Model) -> None:
     assert table.keys().tolist() == [each.answers[0].key for each in model.live()]
     assert (stats["waiting"], stats["gathered"]) == (len(waiting), len(waiting) - len(lacking))
     assert (stats["groups_dropped"], stats["late_answers"]) == (model.dropped, model.late_answers)
+    assert stats["groups_short"] == model.short
     assert [(each.value, each.missing, each.late, each.keys.tolist()) for each in table.incomplete()] == [
         (each.value, model.setting.size - len(each.answers), each.late and each in lacking, each.all_keys())
         for each in waiting
@@ -187,17 +217,26 @@ def agree(table: di_store.Table, model: Model) -> None:
         assert group is not None
         assert batch.live is not None
         assert batch.live[place] == bool(group.complete)
-        for name in ("x", "reward") if model.setting.judged else ("x",):
-            if group.complete:
-                assert batch.data[name][place].tolist() == [getattr(each, name) for each in group.answers]
+        if group.complete:
+            same(batch, place, group, model.setting)
+
+
+def same(batch: di_store.Batch, place: int, group: Going, setting: Setting) -> None:
+    """A group of a batch is that of the model."""
+    for name in ("x", "reward") if setting.judged else ("x",):
+        assert batch.data[name][place].tolist() == group.column(name, setting.size)
+    if setting.short:
+        assert batch.data["mask"][place].tolist() == group.mask(setting.size)
 
 
 @given(OPERATIONS, SETTINGS)
 @settings(max_examples=60, deadline=None)
 def test_groups_equal_the_model(operations: list[tuple[str, list[int]]], setting: Setting) -> None:
-    view = Group(setting.size, unique=setting.unique)
+    deadline = None if setting.short is None else DEADLINE
+    view = Group(setting.size, unique=setting.unique, deadline=deadline, short=bool(setting.short))
     options = {"remover": setting.remover, "max_times_sampled": setting.uses}
-    with di_store.open(memory="32MiB") as store:
+    with di_store.open(memory="32MiB") as store, contextlib.ExitStack() as shifted:
+        shifted.callback(_core.shift_clock, 0.0)
         schema = LATE if setting.judged else PLAIN
         table = store.create_table("t", capacity=setting.capacity, view=view, schema=schema, **options)
         model = Model(setting)
@@ -217,7 +256,11 @@ def test_groups_equal_the_model(operations: list[tuple[str, list[int]]], setting
             elif operation == "sample" and model.live():
                 batch = table.sample(1)
                 group = model.draw(int(batch.keys[0]))
-                assert batch.data["x"].tolist() == [[each.x for each in group.answers]]
+                same(batch, 0, group, setting)
+            elif operation == "wait":
+                model.wait(1000.0 * numbers[0])
+                _core.shift_clock(model.time)
+                table.incomplete()  # notices
             elif operation == "resize":
                 model.capacity = 1 + numbers[0] % 6
                 table.resize(model.capacity)

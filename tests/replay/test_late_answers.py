@@ -143,7 +143,7 @@ def test_other_views_have_no_groups(store: di_store.Store, view: di_store.View) 
 def test_unique_is_a_flag() -> None:
     with pytest.raises(TypeError, match="unique="):
         Group(2, unique=1)  # type: ignore[arg-type]
-    assert repr(Group(2)) == "Group(size=2, by='group', unique=False)"
+    assert repr(Group(2)) == "Group(size=2, by='group', unique=False, deadline=None, short=False)"
 
 
 def test_groups_of_one_answer(store: di_store.Store) -> None:

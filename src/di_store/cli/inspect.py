@@ -202,10 +202,7 @@ def incomplete_page(table: di_store.Table, count: int) -> list[dict[str, Any]]:
     """The `count` oldest groups that cannot be drawn yet; empty for tables with another view."""
     if not isinstance(table.view, di_store.Group):
         return []
-    return [
-        {"value": each.value, "answers": each.answers, "missing": each.missing, "late": each.late, "keys": each.keys}
-        for each in table.incomplete()[:count]
-    ]
+    return [{**each._asdict(), "answers": each.answers} for each in table.incomplete()[:count]]
 
 
 def print_incomplete(page: list[dict[str, Any]], waiting: int) -> None:

@@ -191,8 +191,8 @@ class RemoteTable(TableBackend):
         return _GoneKeys(self, number)
 
     def incomplete(self, deadline: Deadline) -> Found:
-        values, answers, late, keys = self._timed("incomplete", deadline)
-        return values, answers, late, keys
+        found: Found = tuple(self._timed("incomplete", deadline))
+        return found
 
     # -- changing -----------------------------------------------------------------------------------------------
 

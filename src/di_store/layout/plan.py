@@ -363,6 +363,8 @@ def read_plan(view: View, schema: Schema, columns: Iterable[str] | None) -> Read
             if column.name in kept:
                 outputs.column(Op.ROW, column)
         if isinstance(view, Group):
+            if view.short:
+                outputs.computed(Op.MASK, "mask", "?")
             outputs.group(view.size)
     native = {
         "view": outputs.view,

@@ -68,7 +68,14 @@ def table_shape(settings: Settings, name: str, reserve: tuple[int, int, int, int
         "limiter": limiter_numbers(settings.limiter),
         "group": settings.view.size if isinstance(settings.view, Group) else 0,
         "unique_groups": isinstance(settings.view, Group) and settings.view.unique,
+        "short_groups": isinstance(settings.view, Group) and settings.view.short,
+        "group_deadline": _deadline(settings.view),
     }
+
+
+def _deadline(view: View) -> float:
+    """Seconds after which a group that is not complete ends; -1: never."""
+    return -1.0 if not isinstance(view, Group) or view.deadline is None else view.deadline
 
 
 def slots_for(capacity: int | None, view: View) -> int:

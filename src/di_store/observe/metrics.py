@@ -128,6 +128,7 @@ TABLE = (
     StoreMetric("table_evicted_for_room_total", "items removed before `capacity` was reached", "evicted_for_room"),
     StoreMetric("table_stale_dropped_total", "items removed as older than `max_staleness`", "stale_dropped"),
     StoreMetric("table_groups_dropped_total", "groups removed before they were complete", "groups_dropped"),
+    StoreMetric("table_groups_short_total", "groups delivered without all their answers", "groups_short"),
     StoreMetric("table_late_answers_total", "answers to groups that had ended", "late_answers"),
     StoreMetric("table_episodes_cut_total", "episodes longer than the view's `max_length`", "episodes_cut"),
     StoreMetric("table_steps_left_out_total", "steps that made no item", "steps_left_out"),

@@ -279,15 +279,25 @@ class Group:
     ``stats()["late_answers"]``. It begins a new group with this value; with `unique` it is refused and makes no item.
     `Table.incomplete` lists the groups that cannot be drawn yet.
 
+    With `deadline`, a group that is not complete so many seconds after its first answer ends. It is dropped; its key
+    comes from `Table.evicted`, and ``stats()["groups_dropped"]`` counts it. With ``short=True`` it can be drawn with
+    the answers that have all their late columns by then, and is dropped if it has none. Batches get a column ``mask``,
+    bool ``[n, size]``: False where an answer is missing. All columns are zero there, and ragged values empty. After
+    `Table.finish`, a group that only lacks answers is short at once.
+
     Attributes:
         size: rows of a group, 1 to 256.
         by: the column that names the group, one whole number per row, such as a prompt's number.
         unique: a value names one group only. Use True if every prompt gets a new number each time it is given out.
+        deadline: seconds from a group's first answer, up to 1e7; None: groups wait for ever.
+        short: deliver groups short at their deadline, with a mask, in place of dropping them.
     """
 
     size: int
     by: str = "group"
     unique: bool = False
+    deadline: float | None = field(default=None, kw_only=True, metadata=config.ADDED)
+    short: bool = field(default=False, kw_only=True, metadata=config.ADDED)
 
     def __post_init__(self) -> None:
         why = "a group has at least one answer, and the core changes at most 256 of them at once"
@@ -295,10 +305,15 @@ class Group:
         if not isinstance(self.by, str) or len(config.names("by", self.by)) != 1:
             raise ValueError(f"by={shown(self.by)}: name the one column whose value the rows of a group share")
         config.flag("unique", self.unique)
+        if self.deadline is not None:
+            deadline = config.real("deadline", self.deadline, maximum=1e7, why="it is seconds from the first answer")
+            _set(self, deadline=deadline)
+        if config.flag("short", self.short) and self.deadline is None:
+            raise ValueError("short=True: a group is short at its deadline; give deadline=, seconds, too")
 
     def outputs(self, schema: Schema) -> frozenset[str]:
         """Names that this view adds to a batch."""
-        return frozenset()
+        return frozenset({"mask"} if self.short else ())
 
     @property
     def rows_added(self) -> int:

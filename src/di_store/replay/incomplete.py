@@ -20,12 +20,14 @@ class IncompleteGroup(NamedTuple):
         missing: number of answers that the group lacks; 0: only late columns are missing.
         late: whether an earlier group of this value had already ended (see `Group`). Only for groups that lack answers.
         keys: keys of the answers so far, uint64[m], in order of arrival.
+        age: seconds since its first answer, or since the store was restored.
     """
 
     value: int
     missing: int
     late: bool
     keys: Array
+    age: float
 
     @property
     def answers(self) -> int:
@@ -33,8 +35,8 @@ class IncompleteGroup(NamedTuple):
         return len(self.keys)
 
 
-Found = tuple[Array, Array, Array, Array]
-"""By group its value, the number of its answers, and whether it came late; then the keys of all answers."""
+Found = tuple[Array, Array, Array, Array, Array]
+"""By group its value, the number of its answers, whether it came late, and its age; then the keys of all answers."""
 
 
 def without_groups(name: str, view: View) -> ValueError:
@@ -52,16 +54,16 @@ def check_grouped(name: str, view: View) -> Group:
 def found_incomplete(handle: TableHandle, seconds: float) -> Found:
     """The groups of a local table that cannot be drawn yet, oldest first."""
     view = check_grouped(handle.name, handle.settings.view)
-    values, answers, late, keys = handle.native.incomplete(seconds)
-    return _as_declared(values, view.by, handle.schema), answers, late, keys
+    values, answers, late, ages, keys = handle.native.incomplete(seconds)
+    return _as_declared(values, view.by, handle.schema), answers, late, ages, keys
 
 
 def listed_incomplete(view: Group, found: Found) -> list[IncompleteGroup]:
     """The same as text, group by group."""
-    values, answers, late, keys = found
+    values, answers, late, ages, keys = found
     each = np.split(keys, np.cumsum(answers)[:-1])
-    columns = zip(values.tolist(), answers.tolist(), late.tolist(), each, strict=False)
-    return [IncompleteGroup(value, view.size - here, bool(was), own) for value, here, was, own in columns]
+    columns = zip(values.tolist(), answers.tolist(), late.tolist(), ages.tolist(), each, strict=False)
+    return [IncompleteGroup(value, view.size - here, bool(was), own, age) for value, here, was, age, own in columns]
 
 
 def _as_declared(values: Array, by: str, schema: Schema | None) -> Array:

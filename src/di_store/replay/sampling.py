@@ -289,6 +289,7 @@ class Terms:
             self.wait = SampleWait(handle.arena, self.timeout, what)
         self.wait.check_attended(handle.native, reason)
         native = handle.native
+        at_most = min(at_most, native.group_due_seconds)
         return self.wait.pausing(native.wait_items, seen, reason, at_most=at_most, table=native, holder=holder)
 
 
@@ -382,9 +383,10 @@ def _unversioned(handle: TableHandle) -> str:
 
 
 def _late(handle: TableHandle) -> int:
-    """The number of items that an update may still complete: those that lack only late columns."""
+    """The number of items that may still come: those that lack only late columns, and groups that will be short."""
     stats: dict[str, Any] = handle.native.stats()
-    return int(stats["gathered" if isinstance(handle.settings.view, Group) else "waiting"])
+    view = handle.settings.view
+    return int(stats["gathered" if isinstance(view, Group) and not view.short else "waiting"])
 
 
 class _Others(NamedTuple):

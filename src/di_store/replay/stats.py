@@ -63,6 +63,7 @@ class TableStats(TypedDict):
     # With the view `Group`: groups that are not complete
     gathered: int  # of these: groups that have all answers, and wait for late columns only
     groups_dropped: int  # groups that were removed before they were complete
+    groups_short: int  # groups that were not complete at their deadline, and can be drawn (`Group.short`)
     late_answers: int  # to groups that had ended (`Group`): refused with `unique`, else each began a further group
     held: int  # items that were removed, but are still kept because a draw uses them
     leased: LeasedStats  # items held for a batch (`Table.sample(lease=)`): not in `size`, and not drawn meanwhile

@@ -347,13 +347,14 @@ class SampleWait(Wait):
         self._attended = self.began
 
     def check_attended(self, table: NativeTable, reason: str) -> None:
-        """Raise `Timeout` if for a minute no writer of the table was open, nothing was leased and no insert came."""
+        """Raise `Timeout` if for a minute no insert came, and nothing else was there from which items come."""
         if self._timeout is not None:
             return
         assert self.arena is not None
         now = time.monotonic()
         stats = table.stats()
-        if stats["writers"] or stats["leased"]:  # leased items may come back
+        # Leased items may come back, and a group may be short at its deadline.
+        if stats["writers"] or stats["leased"] or table.group_due_seconds < math.inf:
             self._attended = now
         if min(now - self._attended, stats["seconds_since_insert"]) < ABANDONED_SECONDS:
             return

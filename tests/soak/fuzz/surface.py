@@ -166,7 +166,7 @@ def constructed(name: str) -> Any:
         "Queue": lambda: di_store.Queue(3),
         "Stack": lambda: di_store.Stack(3),
         "SamplesPerInsert": lambda: di_store.SamplesPerInsert(2.0, 5, 0.5),
-        "IncompleteGroup": lambda: di_store.IncompleteGroup(3, 1, False, np.arange(3, dtype=np.uint64)),
+        "IncompleteGroup": lambda: di_store.IncompleteGroup(3, 1, False, np.arange(3, dtype=np.uint64), 1.5),
         "Exported": lambda: di_store.Exported(items=1, skipped=0, rows=2, bytes=300),
         "Published": lambda: di_store.Published(1, None),
         "StoreInfo": lambda: di_store.StoreInfo("x", (1,), 2),

@@ -58,7 +58,7 @@ class Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     records: U64
 
 
-class TableCounts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TableCounts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The counts of a table (native/snapshot/snapshot.h: TableCounts)."""
 
     next_number: U64
@@ -78,6 +78,7 @@ class TableCounts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     late_answers: U64
     steps_left_out: U64
     max_priority: float
+    groups_short: U64 = 0
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -15,6 +15,7 @@ _SUMS = (
     "waiting",
     "gathered",
     "groups_dropped",
+    "groups_short",
     "late_answers",
     "held",
     "slots",
