@@ -198,7 +198,7 @@ class _Table:
         state, more = self.state, np.arange(len(self.items), slots, dtype=np.uint32)
         image = {"dense_left": state.dense_left, "removed_left": state.removed_left} | self.image
         image |= {name: getattr(state, name) for name in ("alpha", "beta", "max_staleness")}
-        image |= {"counts": msgspec.to_builtins(state.counts), "limiter": msgspec.to_builtins(state.limiter)}
+        image |= {"counts": msgspec.structs.asdict(state.counts), "limiter": msgspec.to_builtins(state.limiter)}
         image["counts"]["removed"] += self.removed
         return image | {"items": items.reshape(-1), "free": np.concatenate([self.image["free"], more])}
 
