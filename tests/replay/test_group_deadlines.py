@@ -123,7 +123,8 @@ def test_answers_without_their_late_values_are_left_out(
     for late in (False, True):
         if late:
             judge(table, keys)
-        for batch in (table.sample(1), table.sample(1, columns=("x", "reward", "mask")), table.peek(keys[:1])):
+        part = table.sample(1, columns=("x", "reward", "mask"))
+        for batch in (table.sample(1), table.sample(keys=keys[-1:]), part, table.peek(keys[:1])):
             mask = [at in judged for at in range(4)]
             assert batch.data["mask"].tolist() == [mask]
             assert batch.data["x"].tolist() == [[10 + at if at in judged else 0 for at in range(4)]]
