@@ -61,8 +61,8 @@ nb::object create(const ArenaPointer& arena, nb::dict from, Deadline deadline) {
   shape.group = field<u64>(from, "group");
   shape.unique_groups = field<bool>(from, "unique_groups");
   shape.short_groups = field<bool>(from, "short_groups");
-  if (const double deadline = field<double>(from, "group_deadline"); deadline >= 0)
-    shape.group_deadline_ns = std::max<u64>(1, static_cast<u64>(deadline * 1e9));
+  if (const double seconds = field<double>(from, "group_deadline"); seconds >= 0)
+    shape.group_deadline_ns = std::max<u64>(1, static_cast<u64>(seconds * 1e9));
   if (shape.group > kMostAnswers) throw Error(Code::kInvalid, "a group of more than 256 answers");
   shape.limiter = limiter_of(from["limiter"]);
   if (shape.initial_priority >= 0)

@@ -192,9 +192,9 @@ void Table::insert(std::span<const NewItem> items, std::vector<u64>* keys, const
   core.commit();
   // A draw that waits learns of an earlier deadline, and passes on what it finds there.
   const u64 sooner = header_.group_due_ns.load(std::memory_order_relaxed) < due ? 1 : 0;
-  const u64 draws =
+  const u64 allowed =
       samples_allowed(limiter_in_force(header_), static_cast<i64>(items_counted(core.header)), kMaxClients);
-  core.items_came().signal(std::max(draws, sooner));
+  core.items_came().signal(std::max(allowed, sooner));
 }
 
 Table::Evicted Table::evict_for_room(Deadline deadline) {

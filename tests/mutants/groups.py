@@ -61,8 +61,8 @@ MUTANTS = [
         "a-group-that-begins-wakes-nobody",
         "model",
         "native/replay/table.cc::Table::insert",
-        "core.items_came().signal(std::max(draws, sooner));",
-        "core.items_came().signal(draws + 0 * sooner);",
+        "core.items_came().signal(std::max(allowed, sooner));",
+        "core.items_came().signal(allowed + 0 * sooner);",
         (f"{DEADLINES}::test_a_group_that_begins_wakes_a_draw",),
     ),
     Mutant(

@@ -81,8 +81,8 @@ MUTANTS = [
         "insert-announces-nothing",
         "standstill",
         "native/replay/table.cc::Table::insert",
-        "  core.items_came().signal(std::max(draws, sooner));\n",
-        "  (void)std::max(draws, sooner);\n",
+        "  core.items_came().signal(std::max(allowed, sooner));\n",
+        "  (void)std::max(allowed, sooner);\n",
         ("tests/runtime/test_wakes.py",),
     ),
     Mutant(
