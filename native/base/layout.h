@@ -298,6 +298,8 @@ struct LimiterState {  // Reverb's rule: an insert passes while (inserts + 1) * 
   i64 inserts;  // since the limiter was set; queues: less the items removed before they were drawn
   i64 samples;  // since the limiter was set, less the draws given back
   u64 queue;    // 1: queue or stack: the removal of an item that was never drawn takes its insert back; never evicts
+  u64 weights;  // [once] of a Pace: entry + 1 of the weights by whose versions draws are counted (replay/limiter.h); or 0
+  i64 since;    // of a Pace: the version from which it counts
 };
 
 enum class TableState : u32 { kFree = 0, kMaking = 1, kLive = 2, kDropping = 3 };

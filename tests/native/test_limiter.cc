@@ -18,14 +18,14 @@ namespace {
 using Random = std::mt19937_64;
 constexpr double kHuge = std::numeric_limits<double>::max();
 
-LimiterState min_size(i64 size) { return {1.0, -kHuge, kHuge, size, 0, 0, 0}; }
+LimiterState min_size(i64 size) { return {1.0, -kHuge, kHuge, size, 0, 0, 0, 0, 0}; }
 
-LimiterState queue(i64 size) { return {1.0, 0.0, static_cast<double>(size), 1, 0, 0, 1}; }
+LimiterState queue(i64 size) { return {1.0, 0.0, static_cast<double>(size), 1, 0, 0, 1, 0, 0}; }
 
 LimiterState samples_per_insert(double ratio, i64 size, double tolerance) {
   const double middle = ratio * static_cast<double>(size);
   const double slack = std::max({middle * tolerance, ratio, 1.0});
-  return {ratio, middle - slack, middle + slack, size, 0, 0, 0};
+  return {ratio, middle - slack, middle + slack, size, 0, 0, 0, 0, 0};
 }
 
 // Reverb keeps inserts and deletes and compares their difference with the minimum size.
@@ -151,7 +151,7 @@ void reasons_name_counts_and_options() {
   line.inserts = 25;
   line.samples = 20;
   CHECK(has(why_no_insert(line, 5), "5 items wait") && has(why_no_insert(line, 5), "size=5"));
-  LimiterState ratio{8, -80, 1e9, 1, 90, 800, 0};
+  LimiterState ratio{8, -80, 1e9, 1, 90, 800, 0, 0, 0};
   CHECK(has(why_no_sample(ratio, 90), "samples_per_insert: 800 samples for 90 inserts; ratio=8 allows 720 + 80 = 800"));
   ratio = samples_per_insert(8, 100, 0.1);  // 800 +- 80
   ratio.inserts = 110;

@@ -255,8 +255,8 @@ void limiters_change_whole() {
   for (const bool reset : {false, true})
     for (const bool committed : {false, true}) {
       TableShape shape = table_shape(("t" + std::to_string(++number)).c_str(), 100, kRow);
-      const LimiterState before = shape.limiter = LimiterState{2.0, -8.0, 80.0, 4, 0, 0, 0};
-      const LimiterState other{4.0, -16.0, 160.0, 3, 0, 0, 0};
+      const LimiterState before = shape.limiter = LimiterState{2.0, -8.0, 80.0, 4, 0, 0, 0, 0, 0};
+      const LimiterState other{4.0, -16.0, 160.0, 3, 0, 0, 0, 0, 0};
       const auto table = TableDirectory(arena).create(shape, soon());
       {
         StepWriter writer({table}, kRow);
