@@ -16,7 +16,20 @@ from mutants.mutant import NATIVE, Mutant
 ROOT = Path(__file__).resolve().parent.parent
 
 PROMISES = [
-    *("kills", "stops", "liveness", "cgroup", "standstill", "autoreset", "laws", "model", "handles", "input", "leases"),
+    *(
+        "kills",
+        "stops",
+        "liveness",
+        "cgroup",
+        "standstill",
+        "autoreset",
+        "laws",
+        "model",
+        "handles",
+        "input",
+        "leases",
+        "pace",
+    ),
     *("checkpoint", "store-checkpoint", "tier", "disk", "disk-forward", "durable", "objects-away", "foreign"),
     *("wire", "door", "remote", "chain", "shards", "backups"),
     *(f"pain-{number}" for number in (2, 3, 4, 5, 6, 7, 8, 14, 15, 16, 17, 20)),

@@ -41,12 +41,13 @@ GROUPS = {
         "Mixture",
         "Exported",
         "IncompleteGroup",
+        "GoneKey",
     ],
     "Columns": ["Spec"],
     "Views": ["Step", "Opaque", "Transition", "Sequence", "Episode", "Group"],
     "Samplers and removers": ["Uniform", "Fifo", "Lifo", "MinHeap", "MaxHeap", "Prioritized", "Once"],
     "Compression": ["Compress"],
-    "Limiters": ["MinSize", "SamplesPerInsert", "Band", "Queue", "Stack"],
+    "Limiters": ["MinSize", "SamplesPerInsert", "Band", "Queue", "Stack", "Pace"],
 }
 MADE_BY_OTHERS = {
     "Store",
@@ -62,6 +63,7 @@ MADE_BY_OTHERS = {
     "StoreInfo",
     "Exported",
     "IncompleteGroup",
+    "GoneKey",
 }
 SECTIONS = ("Args", "Attributes", "Raises", "Returns", "Yields")
 WIDTH = 120

@@ -1,6 +1,7 @@
 // Binds the core's states and kinds, each once. Python uses only their names; it repeats no number.
 #include "attach/arena.h"
 #include "bindings/bindings.h"
+#include "replay/lease_ends.h"
 #include "rows/views.h"
 
 namespace di::py {
@@ -57,6 +58,19 @@ void bind_tables(nb::module_& module) {
       .value("MAX_HEAP", SamplerKind::kMaxHeap)
       .value("PRIORITIZED", SamplerKind::kPrioritized)
       .value("ONCE", SamplerKind::kOnce);
+  nb::enum_<LeaseEnd>(module, "LeaseEnd", "How a lease ends; `native/replay/lease_ends.h`.")
+      .value("ACKNOWLEDGED", LeaseEnd::kAcknowledged)
+      .value("DROPPED", LeaseEnd::kDropped)
+      .value("RETURNED", LeaseEnd::kReturned);
+  nb::enum_<GoneFor>(module, "GoneFor", "Why an item left its table; `native/replay/gone_keys.h`.")
+      .value("EVICTED", GoneFor::kEvicted)
+      .value("USED_UP", GoneFor::kUsedUp)
+      .value("DROPPED", GoneFor::kDropped)
+      .value("STALE", GoneFor::kStale)
+      .value("DELETED", GoneFor::kDeleted)
+      .value("RESET", GoneFor::kReset)
+      .value("LOST", GoneFor::kLost)
+      .value("OVERDUE", GoneFor::kOverdue);
   nb::enum_<Autoreset>(module, "Autoreset")
       .value("OFF", Autoreset::kOff)
       .value("NEXT_STEP", Autoreset::kNextStep)

@@ -14,9 +14,8 @@ Table& enter(const TablePointer& table) {
   return *table;
 }
 
-u64 end(const TablePointer& table, nb::handle keys, u64 number, bool give_back, Deadline deadline) {
+u64 end(const TablePointer& table, nb::handle keys, u64 number, LeaseEnd how, Deadline deadline) {
   const UserObject array = as_array(keys, NPY_UINT64);
-  const LeaseEnd how = give_back ? LeaseEnd::kReturned : LeaseEnd::kAcknowledged;
   return end_leases(enter(table).core, view_of<u64>(array), number, how, deadline);
 }
 
@@ -65,10 +64,9 @@ u64 lease_span(double seconds) {
 }
 
 void bind_leases(nb::class_<Table>& type) {
-  type.def(
-          "end_leases", &end,
-          nb::sig("def end_leases(self, keys: numpy.typing.NDArray[typing.Any], number: int, give_back: bool, timeout: "
-                  "float, /) -> int"))
+  type.def("end_leases", &end,
+           nb::sig("def end_leases(self, keys: numpy.typing.NDArray[typing.Any], number: int, how: LeaseEnd, timeout: "
+                   "float, /) -> int"))
       .def("extend_leases", &extend,
            nb::sig("def extend_leases(self, keys: numpy.typing.NDArray[typing.Any], number: int, seconds: float, "
                    "timeout: float, /) -> int"))

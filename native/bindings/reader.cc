@@ -400,6 +400,7 @@ void bind_parts(nb::module_& module) {
       .def_prop_ro("lease", [](CallDraws& d) { return d.set().lease.number; })       // number of its draws with a lease
       .def_prop_ro("lost", [](CallDraws& d) { return d.set().lease.session.lost; })  // instead of delivered
       .def_prop_ro("why", [](const CallDraws& d) { return d.why; })
+      .def_prop_ro("paced_out", [](CallDraws& d) { return d.set().paced_out; })
       .def_prop_ro("holder", [](const CallDraws& d) { return number_or_none(d.holder); })
       .def_prop_ro("missing", [](CallDraws& d) { return d.chosen ? d.chosen->missing : std::vector<u32>(); })
       .def(

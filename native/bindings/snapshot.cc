@@ -46,6 +46,7 @@ void each_limit(Limiter& limiter, Visit&& visit) {
   visit("inserts", limiter.inserts);
   visit("samples", limiter.samples);
   visit("queue", limiter.queue);
+  visit("since", limiter.since);
 }
 
 template <class Value>

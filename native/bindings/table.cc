@@ -13,14 +13,17 @@
 namespace di::py {
 namespace {
 
-LimiterState limiter_of(nb::handle value) {
-  const auto [ratio, low, high, min_size, queue] = nb::cast<std::tuple<double, double, double, i64, bool>>(value);
+using LimiterNumbers = std::tuple<double, double, double, i64, bool, std::optional<std::string>>;
+
+LimiterState limiter_of(Arena& arena, nb::handle value, Deadline deadline) {
+  const auto [ratio, low, high, min_size, queue, weights] = nb::cast<LimiterNumbers>(value);
   LimiterState state{};
   state.ratio = ratio;
   state.min_diff = low;
   state.max_diff = high;
   state.min_size = min_size;
   state.queue = queue ? 1 : 0;
+  if (weights.has_value()) state.weights = u64{Weights(arena.heap()).entry(*weights, deadline)} + 1;
   return state;
 }
 
@@ -64,7 +67,7 @@ nb::object create(const ArenaPointer& arena, nb::dict from, Deadline deadline) {
   if (const double seconds = field<double>(from, "group_deadline"); seconds >= 0)
     shape.group_deadline_ns = std::max<u64>(1, static_cast<u64>(seconds * 1e9));
   if (shape.group > kMostAnswers) throw Error(Code::kInvalid, "a group of more than 256 answers");
-  shape.limiter = limiter_of(from["limiter"]);
+  shape.limiter = limiter_of(*arena, from["limiter"], deadline);
   if (shape.initial_priority >= 0)
     require_priorities(priority_range(shape.sampler, shape.alpha), {&shape.initial_priority, 1},
                        "initial_priority= of the table, which was not made");
@@ -85,9 +88,11 @@ nb::object beta(const TablePointer& table) {
 
 // The limiter's counts, and the reasons why the next insert and sample wait. Read without the lock: for a moment the
 // figures may contradict each other.
-void add_limiter(const TableHeader& header, u64 size, nb::dict* to) {
+void add_limiter(const TableCore& core, u64 size, nb::dict* to) {
   nb::dict& all = *to;
-  const LimiterState limiter = header.limiter;
+  const TableHeader& header = core.header;
+  LimiterState limiter = header.limiter;
+  if (is_paced(limiter)) limiter = core.draw_limiter();  // its `inserts` are versions
   nb::dict limits = new_dict();
   limits["inserts"] = limiter.inserts;
   limits["samples"] = limiter.samples;
@@ -103,7 +108,7 @@ void add_limiter(const TableHeader& header, u64 size, nb::dict* to) {
   size += header.leased - header.leased_used_up;  // items_counted()
   const std::string no_insert = why_no_insert(inserting, static_cast<i64>(size + counted));
   all["insert_blocked"] = no_insert.empty() ? no_insert : no_insert + waiting_text(header);
-  const std::string why_not = why_no_sample(limiter_in_force(header), static_cast<i64>(size));
+  const std::string why_not = why_no_sample(core.draw_limiter(), static_cast<i64>(size), core.pace_weights());
   all["sample_blocked"] = why_not.empty() ? why_not : why_not + leased_text(header) + waiting_text(header);
 }
 
@@ -154,7 +159,7 @@ nb::dict stats(const TablePointer& table) {
   all["max_staleness"] = header.max_staleness;
   all["max_times_sampled"] = header.max_times_sampled;
   all["newest_version"] = table->core.newest_version();
-  add_limiter(header, size, &all);
+  add_limiter(table->core, size, &all);
   all["seconds_since_insert"] = static_cast<double>(os::now_ns() - header.last_insert_ns.load()) * 1e-9;
   return all;
 }
@@ -182,7 +187,7 @@ void configure(const TablePointer& table, nb::handle limiter, nb::handle alpha, 
   LimiterState state{};
   double new_alpha = 0, new_beta = 0;
   i64 new_staleness = 0;
-  if (!limiter.is_none()) state = limiter_of(limiter);
+  if (!limiter.is_none()) state = limiter_of(table->arena(), limiter, deadline);
   if (!alpha.is_none()) new_alpha = nb::cast<double>(alpha);
   const bool set_beta = beta.ptr() != Py_Ellipsis;
   if (set_beta) new_beta = beta.is_none() ? std::nan("") : nb::cast<double>(beta);
@@ -221,6 +226,7 @@ void bind_facts(nb::class_<Table>& type) {
             }
           },
           nb::sig("def may_draw(self, n: int, distinct: bool, /) -> bool"))
+      .def_prop_ro("paced_out", [](const TablePointer& t) { return t->core.is_paced_out(); })
       .def_prop_ro("live", [](const TablePointer& t) { return t->live(); })
       .def("config", [](const TablePointer& t) { return enter(t).settings.config(); })
       .def("schema", [](const TablePointer& t) { return enter(t).settings.schema(); })
@@ -229,8 +235,8 @@ void bind_facts(nb::class_<Table>& type) {
       .def("writers", [](const TablePointer& t) { return t->header().writers; });
 }
 
-// Keys of items that left the table since number `from`, and the next number to ask for. None: some keys are no longer
-// kept.
+// Keys of items that left the table since number `from`, for each the value of its GoneFor, and the next number to ask
+// for. None: some keys are no longer kept.
 nb::object gone_keys(const TablePointer& table, u64 from, Deadline deadline) {
   constexpr u64 kAtOnce = 4096;
   std::vector<u64> keys;
@@ -239,7 +245,12 @@ nb::object gone_keys(const TablePointer& table, u64 from, Deadline deadline) {
     TableGuard guard(entered.core, deadline);
     if (!entered.core.gone.read(&from, kAtOnce, &keys)) return nb::none();
   }
-  return new_tuple(new_array(keys, NPY_UINT64), nb::int_(from));
+  std::vector<u8> reasons;
+  for (u64& key : keys) {
+    reasons.push_back(static_cast<u8>(key >> kGoneForAt));
+    key &= (u64{1} << kGoneForAt) - 1;
+  }
+  return new_tuple(new_array(keys, NPY_UINT64), new_array(reasons, NPY_UINT8), nb::int_(from));
 }
 
 // For each item: episode, first own step, rows (0: the item is gone) and flags.
@@ -278,7 +289,7 @@ void bind_items(nb::class_<Table>& type) {
           nb::sig("def keep_gone_keys(self, timeout: float, /) -> int"))
       .def("gone_keys", &gone_keys,
            nb::sig("def gone_keys(self, start: int, timeout: float, /) -> "
-                   "tuple[numpy.typing.NDArray[numpy.uint64], int] | None"))
+                   "tuple[numpy.typing.NDArray[numpy.uint64], numpy.typing.NDArray[numpy.uint8], int] | None"))
       .def("keys", &keys, nb::arg("start"), nb::arg("n"), nb::arg("timeout"), nb::arg("spread") = false,
            nb::arg("leased") = false,
            nb::sig("def keys(self, start: int, n: int, timeout: float, spread: bool = False, leased: bool = False) -> "
@@ -400,7 +411,8 @@ void bind_settings(nb::class_<Table>& type) {
                   "numpy.typing.NDArray[numpy.uint64], timeout: float, /) -> None"))
       .def("configure", &configure, nb::arg("limiter").none(), nb::arg("alpha").none(), nb::arg("beta").none(),
            nb::arg("max_staleness").none(), nb::arg("timeout"), nb::arg("opens") = false,
-           nb::sig("def configure(self, limiter: tuple[float, float, float, int, bool] | None, alpha: float | None, "
+           nb::sig("def configure(self, limiter: tuple[float, float, float, int, bool, str | None] | None, alpha: "
+                   "float | None, "
                    "beta: float | types.EllipsisType | None, max_staleness: int | None, timeout: float, "
                    "opens: bool = False) -> None"))
       .def("require_filled", [](const TablePointer& t) { enter(t).settings.require_filled(); });

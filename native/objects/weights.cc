@@ -82,6 +82,16 @@ void Weights::retire_before(u32 index, i64 stop, u64 keep) {
   entry.oldest.store(std::max(first, stop));
 }
 
+// A table that is made or dropped meanwhile may miss a wake-up, or get one too many.
+void Weights::wake_paced(u32 index) const {
+  for (u32 i = 0; i < memory_.table_count(); ++i) {
+    TableHeader& table = memory_.table(i);
+    if (__atomic_load_n(&table.limiter.weights, __ATOMIC_RELAXED) != u64{index} + 1) continue;
+    table.items_seq.fetch_add(1);  // after `newest`; pairs with the load before a wait
+    if (table.items_waiters.load() != 0) os::futex_wake(table.items_seq, kMaxClients);
+  }
+}
+
 i64 Weights::publish(u32 index, Draft* draft, u64 keep, Deadline deadline, const DurableVersion* durable, u32 pin,
                      i64 at) {
   WeightsEntry& entry = memory_.weights(index);
@@ -130,6 +140,8 @@ i64 Weights::publish(u32 index, Draft* draft, u64 keep, Deadline deadline, const
   HeapHeader& header = memory_.heap_header();
   header.sealed_seq.fetch_add(1);
   if (header.sealed_waiters.load() != 0) os::futex_wake(header.sealed_seq, kNone >> 1);
+  DI_FAULT("weights.announced");
+  wake_paced(index);
   return version;
 }
 

@@ -2,7 +2,8 @@
 // the numbers of the newest and the oldest version. These change under the heap's lock and are read without it.
 //
 // publish() works in this order: seal the object, store `newest`, delete old versions, store `oldest`. If a publisher
-// is killed in between, the next one replaces a version that was sealed but not announced, and goes on deleting.
+// is killed in between, the next one replaces a version that was sealed but not announced, and goes on deleting. Last of
+// all it wakes who waits for the version, among them draws from tables with a Pace (replay/limiter.h).
 #pragma once
 
 #include <string>
@@ -35,6 +36,7 @@ class Weights {
   static void version_id(const Memory& memory, u32 index, i64 version, Id& id);
 
  private:
+  void wake_paced(u32 index) const;
   void retire(u32 index, i64 version) DI_REQUIRES(heap_.lock);
   void retire_before(u32 index, i64 stop, u64 keep) DI_REQUIRES(heap_.lock);
 

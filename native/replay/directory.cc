@@ -182,6 +182,7 @@ std::shared_ptr<Table> TableDirectory::try_create(const TableShape& shape, Deadl
   }
   auto table = std::make_shared<Table>(arena_, index);
   table->begin_empty();
+  header.limiter.since = table->core.pace_version();
   header.become(TableState::kLive);  // pairs with the acquire in find()
   return table;
 }

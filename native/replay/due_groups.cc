@@ -33,7 +33,7 @@ void end_at_deadline(TableCore& core, u32 leader) {
   if (core.header.short_groups != 0 && leave_out_incomplete(core, leader))
     end_wait_of_short_group(core, leader);
   else
-    core.remove(leader, true);
+    core.remove(leader, GoneFor::kOverdue);
   DI_FAULT("groups.ended");
 }
 

@@ -221,7 +221,7 @@ bool Growth::evict_above(u64 capacity, Deadline deadline) {
       const u32 out = core_.victim();
       if (out == kNone) break;
       commit_if_short(core_, words_to_remove(core_));
-      core_.remove(out, true);
+      core_.remove(out, GoneFor::kEvicted);
     }
     core_.commit();
     more = core_.present() > capacity && core_.victim() != kNone;

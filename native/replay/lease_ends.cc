@@ -72,14 +72,14 @@ void end_live(TableCore& core, std::span<const u32> slots) {
 // -------------------------------------------------------------------------------------------------------------- one hold
 
 // Ends the lease of a draw that was the last one its item had. False: the item has further draws.
-bool LeaseHold::remove_used_up(Lease& lease, Item& item, u32 slot) {
+bool LeaseHold::remove_used_up(Lease& lease, Item& item, u32 slot, GoneFor why) {
   if (!core_.uses.limited() || !core_.uses.used_up(item)) return false;
   core_.leases.end(lease);
   if (core_.uses.undelivered(item) != 0) {  // draws without a lease, made before it
     core_.undo.set(item.state, item.state_as(ItemState::kHeld));
     ++core_.header.held;
   } else {
-    core_.free_slot(slot);
+    core_.free_slot(slot, why);
     ++freed_;
   }
   return true;
@@ -93,12 +93,13 @@ void LeaseHold::end(Lease& lease, LeaseEnd how) {
   Item& item = core_.items[slot];
   require_sound(item.is(ItemState::kLeased) && item.has_key(lease.key));
   ++ended_;
-  if (how == LeaseEnd::kAcknowledged) {
-    if (remove_used_up(lease, item, slot)) return;
+  if (how != LeaseEnd::kAcknowledged && (lease.holder & kLeaseUncounted) == 0) ++uncounted_;
+  if (how == LeaseEnd::kAcknowledged || how == LeaseEnd::kDropped) {
+    const GoneFor why = how == LeaseEnd::kDropped ? GoneFor::kDropped : GoneFor::kUsedUp;
+    if (remove_used_up(lease, item, slot, why)) return;
     core_.leases.end(lease);
   } else {
     ++undrawn_;
-    if ((lease.holder & kLeaseUncounted) == 0) ++uncounted_;
     const bool marks = how == LeaseEnd::kReturned;
     marks ? core_.leases.give_back(lease) : core_.leases.end(lease);
     core_.uses.uncount(item);
@@ -113,13 +114,14 @@ void LeaseHold::end(Lease& lease, LeaseEnd how) {
 void LeaseHold::commit() {
   make_live(core_, {live_, lives_});
   lives_ = 0;
-  if (undrawn_ != 0) {
-    LimiterState& limiter = core_.header.limiter;
+  LimiterState& limiter = core_.header.limiter;
+  if (uncounted_ != 0)
     core_.undo.set(limiter.samples, static_cast<u64>(limiter.samples - static_cast<i64>(uncounted_)));
+  if (undrawn_ != 0) {
     core_.undo.set(core_.header.total_samples, core_.header.total_samples - undrawn_);
     core_.selection.sampler().end_give_back();
-    undrawn_ = uncounted_ = 0;
   }
+  undrawn_ = uncounted_ = 0;
   core_.commit();
 }
 

@@ -18,8 +18,9 @@ namespace di {
 
 constexpr u64 kSessionKeptNs = 30'000'000'000;  // as agents wait for a client that is silent
 
-// kReturned: the item is drawn before others. kUndone: it is not, for nobody had its batch.
-enum class LeaseEnd : u8 { kAcknowledged, kReturned, kUndone };
+// kDropped: acknowledged, but the limiter no longer counts the draw, so that another one takes its place. kReturned: the
+// item is drawn before others. kUndone: it is not, for nobody had its batch.
+enum class LeaseEnd : u8 { kAcknowledged = 0, kDropped, kReturned, kUndone };
 
 // Ends leases in one hold of the table's lock. The caller has called change(), and calls finish() last.
 class LeaseHold {
@@ -29,14 +30,14 @@ class LeaseHold {
   u64 finish() DI_UNCHECKED;             // commits and wakes; returns how many leases ended
 
  private:
-  bool remove_used_up(Lease& lease, Item& item, u32 slot);
+  bool remove_used_up(Lease& lease, Item& item, u32 slot, GoneFor why);
   void commit();
 
   TableCore& core_;
   u64 ended_ = 0, freed_ = 0;
   u32 live_[kBatchStep];  // slots of items that become live with the next commit
   u32 lives_ = 0;
-  u64 undrawn_ = 0, uncounted_ = 0;  // draws given back since the last commit; of these, counted by the limiter
+  u64 undrawn_ = 0, uncounted_ = 0;  // since the last commit: draws given back, and those that the limiter uncounts
 };
 
 // Calls on keys of items, or of any answer of a group. `number`: of the draw; kNoLease: the lease that each item has

@@ -75,8 +75,19 @@ LimiterState counted_anew(LimiterState state, i64 size, i64 held) {
   return state;
 }
 
-LimiterState limiter_in_force(const TableHeader& table) {
+LimiterState paced_anew(LimiterState state, const LimiterState& before, i64 version) {
+  state.inserts = before.inserts;
+  state.samples = before.samples - (version - before.since) * static_cast<i64>(before.ratio);
+  state.since = version;
+  return state;
+}
+
+LimiterState limiter_in_force(const TableHeader& table, i64 version) {
   LimiterState state = table.limiter;
+  if (is_paced(state)) {
+    state.inserts = version - state.since;
+    return state;
+  }
   const bool ends = table.sampler == static_cast<u64>(SamplerKind::kOnce) && table.epochs >= 0;
   if (table.finished != 0 && (table.max_times_sampled != 0 || ends)) {
     state.min_size = std::min<i64>(state.min_size, 1);
@@ -106,7 +117,7 @@ std::string waiting_text(const TableHeader& table) {
   return text + " groups are not complete: " + std::to_string(table.gathered) + " wait for late columns (table.update)";
 }
 
-std::string why_no_sample(const LimiterState& state, i64 size) {
+std::string why_no_sample(const LimiterState& state, i64 size, const std::string& weights) {
   if (may_sample(state, size)) return "";
   if (is_being_imported(state)) return kImportText;
   if (state.queue != 0 && size < state.min_size) return "empty: no item to sample (Queue or Stack)";
@@ -114,6 +125,12 @@ std::string why_no_sample(const LimiterState& state, i64 size) {
     return std::to_string(size) + " of min_size=" + std::to_string(state.min_size) + " items";
   }
   const double earned = static_cast<double>(state.inserts) * state.ratio;
+  if (is_paced(state)) {
+    return "pace: " + std::to_string(state.samples) + " draws are leased or acknowledged, and version " +
+           std::to_string(state.since + state.inserts) + " of weights '" + weights + "' allows " +
+           text(earned - state.min_diff) + ", counted from version " + std::to_string(state.since) +
+           ": waits for store.publish() of a newer version (options batch, ahead)";
+  }
   return "samples_per_insert: " + std::to_string(state.samples) + " samples for " + std::to_string(state.inserts) +
          " inserts; ratio=" + text(state.ratio) + " allows " + text(earned) + plus(-state.min_diff) + " = " +
          text(std::floor(earned - state.min_diff)) + ": waits for inserts (options ratio, tolerance, low)";

@@ -44,7 +44,7 @@ class LostItems {
       if (item.is(ItemState::kFree) || !needs_lost(item)) continue;
       if (removed++ == 0) core_.change();
       commit_if_short(core_, words_to_remove(core_));
-      core_.remove(core_.groups.on() ? core_.groups.item_of(at) : at, true);
+      core_.remove(core_.groups.on() ? core_.groups.item_of(at) : at, GoneFor::kLost);
       DI_FAULT("table.lost_item");
     }
     if (removed == 0) return 0;

@@ -81,7 +81,7 @@ void TableSettings::reset(Deadline deadline) {
       const auto any = [&order] { return order.first() != kNone ? order.first() : order.first_waiting(); };
       for (u32 i = 0; i < kBatchStep && any() != kNone; ++i) {
         commit_if_short(core_, words_to_remove(core_) + kWordsToCountAnew);
-        core_.remove(any(), false);
+        core_.remove(any(), GoneFor::kReset);
       }
       more = any() != kNone;
       if (!more) count_anew();
@@ -97,7 +97,10 @@ void TableSettings::set_limiter(const LimiterState& fresh) {
   constexpr u64 kWords = sizeof(LimiterState) / sizeof(u64);
   u64 words[kWords];
   std::memcpy(words, &fresh, sizeof words);
-  for (u64 i = 0; i < kWords; ++i) core_.undo.set(reinterpret_cast<u64*>(&header_.limiter)[i], words[i]);
+  for (u64 i = 0; i < kWords; ++i) {
+    u64& word = reinterpret_cast<u64*>(&header_.limiter)[i];
+    if (word != words[i]) core_.undo.set(word, words[i]);  // `queue` and `weights` never change, and are read freely
+  }
 }
 
 // Resets an empty table to the state of a new one, except for its settings and its largest priority.
@@ -105,6 +108,7 @@ void TableSettings::count_anew() {
   draws_.forget_undelivered();
   LimiterState fresh = header_.limiter;
   fresh.inserts = fresh.samples = 0;
+  fresh.since = core_.pace_version();
   set_limiter(fresh);
   for (u64* word : {&header_.epoch, &header_.latest_epoch, &header_.finished, &header_.total_inserts,
                     &header_.total_samples, &header_.total_removed})
@@ -139,7 +143,12 @@ void TableSettings::configure(const LimiterState* limiter, const double* alpha, 
   if (!opens) require_filled();
   if (alpha != nullptr && *alpha != header_.alpha) require_alpha(*alpha);
   core_.change();
-  if (limiter != nullptr) {
+  if (limiter != nullptr && is_paced(*limiter)) {
+    LimiterState before = header_.limiter;
+    if (opens) before.samples = 0, before.since = core_.pace_version();
+    set_limiter(paced_anew(*limiter, before, core_.pace_version()));
+    core_.commit();
+  } else if (limiter != nullptr) {
     if (limiter->queue == 0) {
       draws_.uncount_undelivered();
       for (u64 place = 0; place < core_.leases.places(); ++place)

@@ -25,9 +25,9 @@ class TableSettings {
   std::string schema() const { return text(header_.schema_block); }  // "" until the columns are declared
   // Declares the columns. False: the table has columns already.
   bool declare_schema(const std::string& text, const Reserve& reserve, u64 item_bytes, Deadline deadline);
-  // Null leaves a setting unchanged; beta NaN: all weights are 1. `opens`: an import has filled the table. Until then
-  // this throws kStoreError, and so do finish(), reset() and require_filled(). kTableNotFound if another node has the
-  // table.
+  // Null leaves a setting unchanged; beta NaN: all weights are 1. `opens`: the table was filled by an import, or by a
+  // restore with another limiter. Until an import is over, this throws kStoreError, and so do finish(), reset() and
+  // require_filled(). kTableNotFound if another node has the table. A Pace stays one, of the same weights.
   void configure(const LimiterState* limiter, const double* alpha, const double* beta, const i64* max_staleness,
                  Deadline deadline, bool opens = false);
   void require_filled() const;

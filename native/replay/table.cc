@@ -48,7 +48,7 @@ std::string Table::why_no_insert() {
   // old one and given back). Or uses are unlimited, so no draw makes room; then the size exceeds the capacity only
   // after a resize() that was killed half-way, and insert() evicts the rest.
   if (header_.max_times_sampled != 0 && items_counted(core.header) > header_.capacity &&
-      may_sample(limiter_in_force(header_), size))
+      may_sample(core.draw_limiter(), size))
     return "draws were given back and lift the table above capacity=" + std::to_string(header_.capacity) +
            " until they are drawn again";
   if (header_.max_times_sampled != 0 && header_.size == 0 && header_.leased > header_.leased_used_up &&
@@ -71,7 +71,7 @@ void Table::evict_group_of_queue() {
   Steps steps(core.items.slots(), "a table's order");
   u32 slot = core.items.order().first_waiting();
   for (; slot != kNone && core.groups.has_all(slot); slot = core.items.order().next(slot)) steps.count_one();
-  if (slot != kNone) core.remove(slot, true);
+  if (slot != kNone) core.remove(slot, GoneFor::kEvicted);
 }
 
 // Evicts until there is a free slot and the new item fits the capacity.
@@ -85,11 +85,11 @@ void Table::evict_for_place(const NewItem& fresh) {
   for (u32 i = 0; i < most && core.present() >= header_.capacity; ++i) {
     const u32 out = core.victim();
     if (out == kNone) break;
-    core.remove(out, true);
+    core.remove(out, GoneFor::kEvicted);
   }
   if (header_.free_slots != 0) return;
   if (const u32 out = core.victim(); out != kNone) {  // no memory for more slots: see ItemCommit::try_commit
-    core.remove(out, true);
+    core.remove(out, GoneFor::kEvicted);
     ++header_.evicted_for_room;
   }
 }
@@ -193,7 +193,7 @@ void Table::insert(std::span<const NewItem> items, std::vector<u64>* keys, const
   // A draw that waits learns of an earlier deadline, and passes on what it finds there.
   const u64 sooner = header_.group_due_ns.load(std::memory_order_relaxed) < due ? 1 : 0;
   const u64 allowed =
-      samples_allowed(limiter_in_force(header_), static_cast<i64>(items_counted(core.header)), kMaxClients);
+      samples_allowed(core.draw_limiter(), static_cast<i64>(items_counted(core.header)), kMaxClients);
   core.items_came().signal(std::max(allowed, sooner));
 }
 
@@ -209,7 +209,7 @@ Table::Evicted Table::evict_for_room(Deadline deadline) {
     for (u32 i = 0; i < kBatchStep && !keeps && !core.chunks.has_unused() && !being_read; ++i) {
       const u32 out = core.victim();
       if (out == kNone) break;
-      core.remove(out, true);
+      core.remove(out, GoneFor::kEvicted);
       ++header_.evicted_for_room;
       any = true;
       core.commit();
@@ -277,7 +277,7 @@ u64 Table::remove(std::span<const u64> keys, Deadline deadline) {
         const u32 slot = find_item(core, keys[i]);
         if (slot == kNone) continue;
         commit_if_short(core, words_to_remove(core));
-        core.remove(slot, true);
+        core.remove(slot, GoneFor::kDeleted);
         ++removed;
       }
       core.commit();

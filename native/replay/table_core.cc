@@ -110,10 +110,21 @@ void refuse_taken_over(const TableCore& core) {
       .told();
 }
 
-i64 TableCore::newest_version() const {
-  return header.weights == 0
-             ? 0
-             : arena->weights(static_cast<u32>(header.weights - 1)).newest.load(std::memory_order_acquire);
+i64 TableCore::newest_of(u64 weights) const {
+  return arena->weights(static_cast<u32>(weights - 1)).newest.load(std::memory_order_acquire);
+}
+
+i64 TableCore::newest_version() const { return header.weights == 0 ? 0 : newest_of(header.weights); }
+
+std::string TableCore::pace_weights() const {
+  return is_paced(header.limiter) ? read_name(arena->weights(static_cast<u32>(header.limiter.weights - 1)).name) : "";
+}
+
+bool TableCore::is_paced_out() const {
+  if (!is_paced(header.limiter) || header.size == 0) return false;
+  const bool last = header.epochs >= 0 && header.epoch + 1 >= static_cast<u64>(header.epochs);
+  const bool all_drawn = header.sampler == static_cast<u64>(SamplerKind::kOnce) && last && header.dense_left == 0;
+  return !all_drawn && !may_sample(draw_limiter(), static_cast<i64>(items_counted(header)));
 }
 
 bool TableCore::is_stale(const Item& item) const {
@@ -182,7 +193,7 @@ void TableCore::end_wait(u32 slot) {
 }
 
 // The item's words change through the undo record.
-void TableCore::remove(u32 slot, bool undrawn_counts) {
+void TableCore::remove(u32 slot, GoneFor why) {
   const Item& item = items[slot];
   const bool was_live = item.is(ItemState::kLive);
   if (item.is(ItemState::kWaiting)) {
@@ -197,7 +208,7 @@ void TableCore::remove(u32 slot, bool undrawn_counts) {
       groups.leave(slot);
       ++header.groups_dropped;
     }
-    return free_slot(slot);
+    return free_slot(slot, why);
   }
   const bool leased = item.is(ItemState::kLeased);
   require_sound(was_live || leased || item.is(ItemState::kHeld));
@@ -211,9 +222,9 @@ void TableCore::remove(u32 slot, bool undrawn_counts) {
   } else {
     --header.held;
   }
-  if (undrawn_counts && header.limiter.queue != 0 && times == 0)
+  if (why != GoneFor::kReset && header.limiter.queue != 0 && times == 0)
     undo.set(header.limiter.inserts, static_cast<u64>(header.limiter.inserts - 1));
-  free_slot(slot);
+  free_slot(slot, why);
 }
 
 namespace {
@@ -230,12 +241,12 @@ void free_members(TableCore& core, u32 leader) {
 
 }  // namespace
 
-void TableCore::free_slot(u32 slot) {
+void TableCore::free_slot(u32 slot, GoneFor why) {
   if (groups.on()) free_members(*this, slot);
   if (header.given_back != 0) [[unlikely]]
     leases.clear_mark(slot);
   Item& item = items[slot];
-  gone.note(item.key(slot));
+  gone.note(item.key(slot), why);
   undo.set(item.state, Item::free_state(item.generation() + 1));
   undo.set(header.total_removed, header.total_removed + 1);
   items.order().erase(slot);

@@ -64,14 +64,15 @@ class TableCore {
 
   void make_live(u32 slot);  // after the item's words are set: from now on it can be drawn and removed
   void end_live(u32 slot);   // from now on the item can't be drawn or removed
-  void free_slot(u32 slot);  // its item is no longer live, held or leased; the uses of its chunks end with the commit
+  // Its item is no longer live, held or leased; the uses of its chunks end with the commit.
+  void free_slot(u32 slot, GoneFor why);
   // A complete inserted item becomes live: it gets the next insertion number, and the limiter counts it. `joined`: with
   // Once, the epoch in which it joins.
   void enter_order(u32 slot, u64 joined);
   void end_wait(u32 slot);  // the same for an item that waited for late columns and now has them all
-  // Removes a live, held, leased or waiting item. undrawn_counts: if the item was never drawn and the limiter is a
-  // queue's, the limiter counts one insert less.
-  void remove(u32 slot, bool undrawn_counts);
+  // Removes a live, held, leased or waiting item. If the item was never drawn and the limiter is a queue's, the limiter
+  // counts one insert less; a reset counts anew.
+  void remove(u32 slot, GoneFor why);
   // The slot to remove next. If no item is live, this is the item that has waited longest for late columns; kNone:
   // there is none. An incomplete group goes before a complete one, if it began before the remover's pick was complete.
   u32 victim() {
@@ -82,6 +83,12 @@ class TableCore {
   u64 present() const { return items_counted(header) + header.waiting; }  // items that count for the capacity
   bool is_stale(const Item& item) const;
   i64 newest_version() const;
+  LimiterState draw_limiter() const { return limiter_in_force(header, pace_version()); }
+  std::string pace_weights() const;  // name of the weights of a Pace
+  i64 pace_version() const {         // newest version of these; 0: there is none, or the limiter is no Pace
+    return is_paced(header.limiter) ? newest_of(header.limiter.weights) : 0;
+  }
+  bool is_paced_out() const;  // whether the Pace alone holds draws up: a publish lets them pass
 
   // Sets the charge of held items to the number of items outside the capacity, times item_bytes. Takes the heap's lock.
   // It is called before a hold ends, and by every recovery. So a kill in between leaves a wrong charge only until the
@@ -125,6 +132,7 @@ class TableCore {
 
  private:
   friend class TableGuard;
+  i64 newest_of(u64 weights) const;  // weights: entry + 1
   void forget_parent();
   void forget_hold() noexcept;
   void do_late(Deadline deadline);

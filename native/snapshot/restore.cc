@@ -199,7 +199,9 @@ void set_counts(TableHeader& header, const TableImage& image) {
   header.alpha = image.alpha;
   header.beta = image.beta;
   header.max_staleness = image.max_staleness;
+  const u64 weights = header.limiter.weights;  // their entry in this store
   header.limiter = image.limiter;
+  header.limiter.weights = weights;
 }
 
 // Derives everything else from the items, as after a death. The caller holds the table's lock.

@@ -36,6 +36,7 @@ from di_store.objects.weights import Published as Published
 from di_store.policy.compression import Compress as Compress
 from di_store.policy.limiters import Band as Band
 from di_store.policy.limiters import MinSize as MinSize
+from di_store.policy.limiters import Pace as Pace
 from di_store.policy.limiters import Queue as Queue
 from di_store.policy.limiters import SamplesPerInsert as SamplesPerInsert
 from di_store.policy.limiters import Stack as Stack
@@ -56,6 +57,7 @@ from di_store.replay.batch import Batch as Batch
 from di_store.replay.batch import Items as Items
 from di_store.replay.exporting import Exported as Exported
 from di_store.replay.incomplete import IncompleteGroup as IncompleteGroup
+from di_store.replay.keys import GoneKey as GoneKey
 from di_store.replay.lease import Lease as Lease
 from di_store.replay.loader import Loader as Loader
 from di_store.replay.mixture import Mixture as Mixture

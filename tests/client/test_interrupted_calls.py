@@ -68,7 +68,7 @@ def test_keys_are_sent_again_if_the_answer_was_lost(store: di_store.Store, cut: 
     for error in (Disconnected("cut"), KeyboardInterrupt()):
         leave, keys = keys[:2].tolist(), keys[2:]
         table.delete(leave)
-        done = cut("gone_since", error)
+        done = cut("gone_with_reasons", error)
         if isinstance(error, KeyboardInterrupt):
             with pytest.raises(KeyboardInterrupt):
                 list(gone)

@@ -271,6 +271,17 @@ def test_loaders_and_mixtures_work_remotely(far: di_store.Store) -> None:
         far.drop_table(name)
 
 
+def test_an_older_agent_gives_keys_without_reasons(far: di_store.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = far.create_table("gone", capacity=2, schema={"n": di_store.Spec((), "i8")})
+    gone = table.evicted()
+    keys = table.extend({"n": np.arange(2)}).tolist() + table.insert({"n": 2}).tolist()
+    assert [(key, key.reason) for key in gone] == [(keys[0], "evicted")]
+    monkeypatch.setattr(table._backend.session.channel.client, "protocol", 3)  # type: ignore[attr-defined]
+    table.delete(keys[1:])
+    assert [(key, key.reason) for key in gone] == [(keys[1], ""), (keys[2], "")]
+    far.drop_table("gone")
+
+
 def test_a_mixture_of_other_columns_is_refused_when_it_is_made(far: di_store.Store) -> None:
     far.create_table("one", capacity=10).insert({"n": 1, "own": 2.0})
     far.create_table("two", capacity=10).insert({"n": 1})

@@ -27,7 +27,7 @@ QUICK = {
         "replay/replace replay/reset replay/slices replay/views replay/view_streams"
     ),
     "drawing": "replay/evicted replay/extreme_priorities replay/finish replay/mixture replay/once replay/peek",
-    "leases": "replay/leases replay/lease_rules",
+    "leases": "replay/leases replay/lease_rules replay/pace",
     "laws": "replay/laws replay/budgets",
     "arguments": (
         "arguments/checked_first arguments/bad_input arguments/deep_values arguments/odd_arguments columns/odd_keys "
@@ -74,6 +74,7 @@ LEFT_OUT = [
     ("replay/test_leases.py::test_what_comes_back_is_drawn_next_and_undoes_its_draw[death-", SILENT),
     ("replay/test_leases.py::test_what_comes_back_is_drawn_next_and_undoes_its_draw[close-", SILENT),
     ("replay/test_leases.py::test_stats_tell_of_leases", OWNER),
+    ("replay/test_pace.py::test_what_is_not_trained_gives_its_room_back[killed]", SILENT),
     ("replay/test_leases.py::test_files_hold_leased_items_as_not_drawn", NO_FOLDER),
     ("objects/test_objects.py::test_arrays_are_read_in_place", COPIES),
     ("objects/test_objects.py::test_tensors_come_back", COPIES),
@@ -119,6 +120,7 @@ ONE_ORDER = "compares with one order of all items: each shard has its own"
 EACH = "each shard keeps its own limits, evictions, and largest priority"
 SEVERAL = "`store.writer` and `store.mix` take no table in parts"
 GROUPS = "a table of groups has no parts"
+PACE = "a table with a pace has no parts"
 NO_LEASES = 'draw="mass" has no leases, and draw="local" draws from one shard'
 ONE_FILE = "`export` writes one table: that of a shard, on its node"
 DISTINCT = '`replace=False` is for draws from one shard, draw="local"'
@@ -143,6 +145,7 @@ LEFT_OUT_IN_PARTS = [
     ("replay/test_lease_rules.py", NO_LEASES),
     ("replay/test_leases.py", NO_LEASES),
     ("replay/test_mixture.py", SEVERAL),
+    ("replay/test_pace.py", PACE),
     ("replay/test_streams.py", SEVERAL),
     ("replay/test_view_streams.py", SEVERAL),
     ("arguments/test_bad_input.py::test_a_resize_below_current_use_changes_nothing", EACH),

@@ -173,6 +173,11 @@ def _answer() -> Sent:
     return Sent(Kind.ANSWER, values.answer_meta(size, ["told"]), joined(body), 7)
 
 
+def _gone() -> Sent:
+    size, body = values.packed([[2**56 - 1, 5], None, ["stale", "used_up"]])
+    return Sent(Kind.ANSWER, values.answer_meta(size, []), joined(body), 7)
+
+
 def _error() -> Sent:
     error = Timeout("get did not come through", "no room", "pid 7")
     return Sent(Kind.ERROR, values.failure_of(error, []), request=7)
@@ -234,6 +239,7 @@ MESSAGES: dict[str, Sent] = {
     "news": _news(),
     "leased": _batch(PLAIN, 1 << 63),
     "ack": _ack(),
+    "gone": _gone(),
 }
 
 _STRUCTS: dict[str, type[Any]] = {
@@ -278,6 +284,7 @@ def reader_of(name: str) -> Callable[[bytes, Array], Any]:
         "watch": _read_call,
         "ack": _read_call,
         "news": lambda meta, body: values.value_of(Message(Kind.ANSWER, 7, 0, meta, body)),
+        "gone": lambda meta, body: values.value_of(Message(Kind.ANSWER, 7, 0, meta, body)),
         "answer": lambda meta, body: values.value_of(Message(Kind.ANSWER, 7, 0, meta, body)),
         "error": lambda meta, body: values.error_of(meta, "node"),
         "acknowledge": _read_acknowledgement,

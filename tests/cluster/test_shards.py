@@ -464,6 +464,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"draw": "mass", "sampler": di_store.Fifo()}, "no[ne]* across shards"),
     ({"draw": "mass", "max_times_sampled": 3}, "more draws than it has left"),
     ({"view": di_store.Group(2, by="n")}, "never be complete"),
+    ({"limiter": di_store.Pace("policy", 4), "draw": "local"}, "each shard would count its own draws"),
     ({"limiter": Band(1, 1.0, -1.0, 2.0)}, "too narrow"),
 ]
 

@@ -58,6 +58,7 @@ REACHED_BY: dict[str, tuple[tuple[str, ...], int]] = {
     "undo.after_commit": (("writer", "learner", "producer", "consumer", "loader"), OFTEN),
     "undo.between": (("writer", "learner", "producer", "consumer", "loader"), OFTEN),
     "undo.before_commit": (("writer", "learner", "producer", "consumer", "loader"), OFTEN),
+    "weights.announced": (("publisher",), SELDOM),
     "writer.between_slices": (("writer",), ONCE),
     "writer.chunk_opened": (("writer", "producer"), SELDOM),
     "writer.published": (("writer", "producer"), OFTEN),

@@ -1,9 +1,10 @@
 """A table whose draws may be leased, in plain Python.
 
 Readings beside those of the package: a leased item is drawn by nobody else and is not among `keys()`; it counts for
-`min_size`, unless this is its last draw. Items that are given back come before all others, the oldest first, but not in
-a copy of the table. An epoch that misses one of them runs again. What is deleted while it is leased counts as drawn. A
-limiter that was set meanwhile does not count a draw that is given back.
+`min_size`, unless this is its last draw. A `Pace` that replaces another one keeps the draws ahead of its version. Items
+that are given back come before all others, the oldest first, but not in a copy of the table. An epoch that misses one
+of them runs again. What is deleted while it is leased counts as drawn. A limiter that was set meanwhile does not count
+a draw that is given back.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass, field
 
-from .limiters import Counts, Limiter
+from .limiters import Counts, Limiter, Pace
 from .selectors import CANDIDATES
 
 
@@ -113,10 +114,11 @@ class LeaseTable:
             other._take(max(found, key=lambda item: item.uses), lease)
         return True
 
-    def acknowledge(self, *numbers: int) -> None:
-        """The leased draws of these items are delivered."""
+    def acknowledge(self, *numbers: int, counts: bool = True) -> None:
+        """The leased draws of these items are delivered; not `counts`: they give their room back."""
         for number in numbers:
             self.items[number].leased = False
+            self.counts.samples -= self.items[number].counted and not counts
             self._use_up(number)
 
     def give_back(self, *numbers: int) -> None:
@@ -142,6 +144,10 @@ class LeaseTable:
 
     def configure(self, limiter: Limiter) -> None:
         """A limiter that counts anew."""
+        if isinstance(self.limiter, Pace):
+            self.counts.samples -= self.counts.versions * self.limiter.batch
+            self.limiter, self.counts.versions = limiter, 0
+            return
         self.limiter = limiter
         self.counts = limiter.anew(self.counted().size)
         for item in self.items.values():

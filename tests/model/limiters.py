@@ -13,6 +13,7 @@ class Counts:
     size: int = 0
     inserts: int = 0
     samples: int = 0
+    versions: int = 0  # published since then
 
 
 class Limiter(Protocol):
@@ -94,6 +95,24 @@ class Queue:
 
     def may_sample(self, counts: Counts) -> bool:
         return counts.size >= 1
+
+    def anew(self, size: int) -> Counts:
+        return Counts(size)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """A version allows `batch` draws, and `ahead` versions are drawn ahead."""
+
+    weights: str
+    batch: int
+    ahead: int = 1
+
+    def may_insert(self, counts: Counts) -> bool:
+        return True
+
+    def may_sample(self, counts: Counts) -> bool:
+        return counts.size >= 1 and counts.samples < (counts.versions + 1 + self.ahead) * self.batch
 
     def anew(self, size: int) -> Counts:
         return Counts(size)

@@ -17,13 +17,15 @@ from leasing import LONG, PATIENCE, leased
 
 import di_store
 from model.leases import LeaseTable
-from model.limiters import Limiter, MinSize, Queue, SamplesPerInsert
+from model.limiters import Limiter, MinSize, Pace, Queue, SamplesPerInsert
 from model.setting import public
 
 FULL = os.environ.get("DI_STORE_TEST_SCALE", "small") == "full"
 CAPACITY = 400
 """More than a run inserts: nothing is evicted."""
 LIMITERS: list[Limiter] = [MinSize(1), MinSize(3), SamplesPerInsert(2.0, 2, 1.0), SamplesPerInsert(0.5, 3, 0.5)]
+PACES: list[Limiter] = [Pace("policy", batch, ahead) for batch, ahead in ((1, 0), (3, 1), (4, 0))]
+ENDS = ["ack", "ack, but it does not count", "give_back"]
 ONCE = ["Once", "Once in order"]
 SAMPLERS = ["Uniform", "Fifo", "Lifo", "MinHeap", "MaxHeap", "Prioritized", "Queue", *ONCE]
 
@@ -36,10 +38,13 @@ class LeaseMachine(RuleBasedStateMachine):
         self.sampler = sampler
 
     @initialize(
-        limiter=st.sampled_from(LIMITERS), uses=st.sampled_from((0, 1, 3)), last=st.integers(1, 3), group=st.booleans()
+        limiter=st.sampled_from(LIMITERS + PACES),
+        uses=st.sampled_from((0, 1, 3)),
+        last=st.integers(1, 3),
+        group=st.booleans(),
     )
     def begin(self, limiter: Limiter, uses: int, last: int, group: bool) -> None:
-        epochs = last if self.sampler in ONCE and isinstance(limiter, MinSize) and uses != 1 else None
+        epochs = last if self.sampler in ONCE and isinstance(limiter, (MinSize, Pace)) and uses != 1 else None
         if self.sampler == "Queue":
             limiter, uses = Queue(3), 1
         self.model = LeaseTable(self.sampler, limiter, uses, epochs)
@@ -82,6 +87,14 @@ class LeaseMachine(RuleBasedStateMachine):
         for number, key in zip(numbers.tolist(), keys.tolist(), strict=True):
             self.keys.append(key)
             self.model.insert(number, float(priority), epoch)
+        self.agree()
+
+    @precondition(lambda self: isinstance(self.model.limiter, Pace))
+    @rule(other=st.booleans())
+    def publish(self, other: bool) -> None:
+        """A version, or one of other weights."""
+        self.store.publish("other" if other else "policy", None)
+        self.model.counts.versions += not other
         self.agree()
 
     @rule(n=st.integers(1, 5))
@@ -144,17 +157,21 @@ class LeaseMachine(RuleBasedStateMachine):
             self.agree()
 
     @precondition(lambda self: self.batches)
-    @rule(choice=st.integers(0, 9), call=st.sampled_from(["ack", "give_back"]), some=st.integers(1, 9))
+    @rule(choice=st.integers(0, 9), call=st.sampled_from(ENDS), some=st.integers(1, 9))
     def end(self, choice: int, call: str, some: int) -> None:
         """A lease, or by their keys some of its items; of leases that ended earlier, in vain."""
+        how, model = self.table.give_back, self.model.give_back
+        if call != "give_back":
+            counts = call == "ack" or isinstance(self.model.limiter, Queue)
+            how, model = partial(self.table.ack, counts=counts), partial(self.model.acknowledge, counts=counts)
         batch, held = self.batches[choice % len(self.batches)]
         ended = set(self.numbers(batch)[:some]) & held
         if some >= len(batch):
-            assert getattr(self.table, call)(batch) == len(ended)
+            assert how(batch) == len(ended)
         elif ended:
-            assert getattr(self.table, call)([self.keys[number] for number in ended]) == len(ended)
+            assert how([self.keys[number] for number in ended]) == len(ended)
         held -= ended
-        (self.model.acknowledge if call == "ack" else self.model.give_back)(*ended)
+        model(*ended)
         self.agree()
 
     @precondition(lambda self: self.batches[self.of_others :])
@@ -180,9 +197,10 @@ class LeaseMachine(RuleBasedStateMachine):
         self.agree()
 
     @precondition(lambda self: not isinstance(self.model.limiter, Queue))
-    @rule(limiter=st.sampled_from(LIMITERS))
-    def configure(self, limiter: Limiter) -> None:
-        if self.model.epochs is None or isinstance(limiter, MinSize):
+    @rule(choice=st.integers(0, 2))
+    def configure(self, choice: int) -> None:
+        limiter = (PACES if isinstance(self.model.limiter, Pace) else LIMITERS)[choice]
+        if self.model.epochs is None or isinstance(limiter, (MinSize, Pace)):
             self.table.configure(limiter=public(limiter))
             self.model.configure(limiter)
             self.agree()
@@ -204,8 +222,9 @@ class LeaseMachine(RuleBasedStateMachine):
     def sample(self, n: int, lease: float | None) -> di_store.Batch | None:
         """A draw that the model allows, or none."""
         certain = self.model.must_draw(n, lease is not None)
+        least = n if isinstance(self.model.limiter, Pace) else None  # a Pace gives fewer rather than let them wait
         try:
-            batch = self.table.sample(n, lease=lease, timeout=PATIENCE if certain else 0)
+            batch = self.table.sample(n, lease=lease, timeout=PATIENCE if certain else 0, min_n=least)
         except di_store.Timeout:
             assert not certain, f"sample({n}, lease={lease}) waits, though the model draws {n}"
             self.agree()

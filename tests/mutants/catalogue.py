@@ -15,6 +15,7 @@ from mutants import (
     leases,
     limits,
     meaning,
+    pace,
     pains,
     remote,
     room,
@@ -24,7 +25,7 @@ from mutants import (
 from mutants.mutant import Mutant
 
 _FILES = (
-    *(deaths, groups, laws, leases, limits, meaning, pains, bad_input, checkpoints, disk, durable, room),
+    *(deaths, groups, laws, leases, limits, meaning, pace, pains, bad_input, checkpoints, disk, durable, room),
     *(wire, remote, broadcast, shards, backups),
 )
 MUTANTS: list[Mutant] = [mutant for file in _FILES for mutant in file.MUTANTS]

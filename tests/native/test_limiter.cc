@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -26,6 +27,10 @@ LimiterState samples_per_insert(double ratio, i64 size, double tolerance) {
   const double middle = ratio * static_cast<double>(size);
   const double slack = std::max({middle * tolerance, ratio, 1.0});
   return {ratio, middle - slack, middle + slack, size, 0, 0, 0, 0, 0};
+}
+
+LimiterState pace(i64 batch, i64 ahead, i64 since) {
+  return {static_cast<double>(batch), -static_cast<double>((1 + ahead) * batch), kHuge, 1, 0, 0, 0, 7, since};
 }
 
 // Reverb keeps inserts and deletes and compares their difference with the minimum size.
@@ -142,6 +147,39 @@ void borders() {
   CHECK(may_sample(ratio, 10));
 }
 
+// AReaL's rule in whole numbers (StalenessManager.get_capacity), through versions, draws, draws given back, inserts that
+// count nothing, and other limiters, which keep the draws that are ahead.
+void paces_as_areal(Random& random) {
+  auto table = std::make_unique<TableHeader>();
+  i64 batch = static_cast<i64>(1 + below(random, 600)), ahead = static_cast<i64>(below(random, 4));
+  i64 version = static_cast<i64>(below(random, 5)), untrained = 0;
+  LimiterState& state = table->limiter = pace(batch, ahead, version);
+  for (int step = 0; step < 400; ++step) {
+    const LimiterState now = limiter_in_force(*table, version);
+    const u64 room = static_cast<u64>(std::max<i64>(0, (1 + ahead) * batch - untrained));
+    CHECK(samples_allowed(now, 1, 2000) == std::min<u64>(room, 2000) && may_insert(now, 1 << 20));
+    CHECK(samples_allowed(now, 0, 2000) == 0 && why_no_sample(now, 1).empty() == (room != 0));
+    switch (below(random, 6)) {
+      case 0: ++version, untrained -= batch; break;
+      case 1:
+        if (untrained > 0) --state.samples, --untrained;
+        break;
+      case 2: ++state.inserts; break;
+      case 3:
+        if (below(random, 8) != 0) break;
+        batch = static_cast<i64>(1 + below(random, 600)), ahead = static_cast<i64>(below(random, 4));
+        state = paced_anew(pace(batch, ahead, 0), state, version);
+        break;
+      default: {
+        const i64 drawn = static_cast<i64>(below(random, room + 1));
+        state.samples += drawn, untrained += drawn;
+      }
+    }
+    table->finished = below(random, 2),
+    table->max_times_sampled = below(random, 2);  // hold nothing up, and nothing open
+  }
+}
+
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 void reasons_name_counts_and_options() {
@@ -153,6 +191,11 @@ void reasons_name_counts_and_options() {
   CHECK(has(why_no_insert(line, 5), "5 items wait") && has(why_no_insert(line, 5), "size=5"));
   LimiterState ratio{8, -80, 1e9, 1, 90, 800, 0, 0, 0};
   CHECK(has(why_no_sample(ratio, 90), "samples_per_insert: 800 samples for 90 inserts; ratio=8 allows 720 + 80 = 800"));
+  LimiterState paced = pace(512, 1, 3);
+  paced.inserts = 2, paced.samples = 2048;
+  const std::string slow = why_no_sample(paced, 9, "policy");
+  CHECK(
+      has(slow, "2048 draws are leased or acknowledged, and version 5 of weights 'policy' allows 2048, counted from "));
   ratio = samples_per_insert(8, 100, 0.1);  // 800 +- 80
   ratio.inserts = 110;
   CHECK(!may_insert(ratio, 110));
@@ -171,5 +214,6 @@ int main(int argc, char** argv) {
   reasons_name_counts_and_options();
   for (int i = 0; i < 200 * rounds; ++i) decides_as_reverb(random);
   for (int i = 0; i < 5000 * rounds; ++i) closed_form_equals_loop(random);
+  for (int i = 0; i < 200 * rounds; ++i) paces_as_areal(random);
   std::puts("limiter: ok");
 }

@@ -68,9 +68,8 @@ class Made:
             samples.add(changed)
         return samples.findings()
 
-    def waits(self, slot: int, kind: str) -> None:
+    def waits(self, slot: int, kind: str, text: str = "table 't': its reason") -> None:
         """A process waits, in all reports but the first."""
-        text = "table 't': its reason"
         waiter = {"slot": slot, "pid": 100 + slot, "thread": slot, "kind": kind, "table": "t", "reason": text}
         self.waiters.append({**waiter, "culprit": None, "age_seconds": 1.0})
 
@@ -92,6 +91,14 @@ def test_both_sides_wait(made: Made) -> None:
     made.waits(2, "items")
     (found,) = made.findings()
     assert (found.cause, found.pids, found.share) == ("limiter", (101, 102), 1.0)
+
+
+@pytest.mark.parametrize(("reason", "cause"), [("pace: 8 draws", "learner"), ("empty", "actor")])
+def test_who_waits_for_a_version_waits_for_the_trainer(made: Made, reason: str, cause: str) -> None:
+    made.waits(1, "items", f"table 't': {reason}")
+    (found,) = made.findings()
+    assert (found.cause, found.pids) == (cause, (101,))
+    assert ("for the trainer" in found.sentence) is (cause == "learner")
 
 
 def test_many_processes_are_counted(made: Made) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing as mp
 import os
+import pickle
 import signal
 from collections.abc import Iterator
 
@@ -39,6 +40,39 @@ def test_keys_of_every_kind_of_removal_are_reported(store: di_store.Store) -> No
     key = int(queue.insert({"x": 1})[0])
     batch = queue.sample(1)
     assert list(left) == [key] == batch.keys.tolist()
+
+
+def test_each_key_says_why_its_item_left(store: di_store.Store) -> None:
+    def reasons() -> list[str]:
+        return [key.reason for key in gone]
+
+    store.publish("policy", {"w": np.zeros(1)})
+    options = {"sampler": di_store.Fifo(), "max_times_sampled": 2, "weights": "policy", "max_staleness": 0}
+    table = store.create_table("t", capacity=4, **options)
+    gone = table.evicted()
+    keys = [int(table.insert({"x": x, "version": 1})[0]) for x in range(5)]
+    found = list(gone)
+    assert found == keys[:1]
+    assert pickle.loads(pickle.dumps(found[0])).reason == found[0].reason == "evicted"
+    table.delete(keys[1:2])
+    assert reasons() == ["deleted"]
+    table.sample(2)
+    for counts in (True, False):
+        table.ack(table.sample(1, lease=60), counts=counts)
+    assert reasons() == ["used_up", "dropped"]
+    table.give_back(table.sample(1, lease=60))
+    for counts in (False, True):
+        table.ack(table.sample(1, lease=60), counts=counts)
+    assert reasons() == ["used_up"]
+    table.insert({"x": 5, "version": 1})
+    store.publish("policy", {"w": np.zeros(1)})
+    with pytest.raises(di_store.Timeout):
+        table.sample(1, timeout=0)
+    assert reasons() == ["stale"]
+    table.extend({"x": np.arange(3), "version": np.full(3, 2)})
+    table.resize(2)
+    table.reset()
+    assert reasons() == ["evicted", "reset", "reset"]
 
 
 def test_a_side_map_fed_by_evicted_stays_exact(store: di_store.Store) -> None:

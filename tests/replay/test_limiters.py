@@ -22,12 +22,14 @@ from di_store.policy.limiters import (
     Bounds,
     Limiter,
     MinSize,
+    Pace,
     Queue,
     SamplesPerInsert,
     Stack,
     check_limiter,
     limiter_from_plain,
     limiter_to_plain,
+    with_bounds,
 )
 from di_store.policy.options import TableOptions, check_options
 from di_store.policy.samplers import Fifo, Lifo, MaxHeap, Once, Prioritized, Uniform
@@ -57,6 +59,7 @@ ANY_LIMITER = st.one_of(
     st.builds(Queue, st.integers(1, 50)),
     st.builds(Stack, st.integers(1, 50)),
 )
+ANY_PACE = st.builds(Pace, st.just("policy"), st.integers(1, 2**31 - 1), st.integers(0, 2**20))
 
 
 def combine(**options: Any) -> Settings:
@@ -252,7 +255,12 @@ def test_bad_types_are_named(cls: Any, args: tuple[Any, ...]) -> None:
         cls(*args)
 
 
-@given(ANY_LIMITER)
+@given(ANY_PACE, ANY_PACE)
+def test_the_numbers_of_a_pace_make_it_again(pace: Pace, other: Pace) -> None:
+    assert with_bounds(other, pace.bounds) == pace
+
+
+@given(ANY_LIMITER | ANY_PACE)
 def test_limiters_convert_to_plain_data_and_back(limiter: Limiter) -> None:
     assert limiter_from_plain(limiter_to_plain(limiter)) == limiter
     assert check_limiter(limiter) is limiter

@@ -53,7 +53,7 @@ def sampled(
     n, deadline = terms.n, terms.deadline or Deadline(terms.timeout)
     arguments = {
         "n": n,
-        "min_n": None if terms.min_n == n else terms.min_n,
+        "min_n": None if terms.short else terms.min_n,
         "linger": terms.linger,
         "beta": beta,
         "columns": None if columns is None else list(config.names("columns", columns)),

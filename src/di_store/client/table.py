@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
 
+from di_store._core import LeaseEnd
 from di_store.base import config
 from di_store.base.dtypes import Array
 from di_store.base.errors import StoreError
@@ -23,9 +24,11 @@ from di_store.policy.limiters import limiter_to_plain
 from di_store.policy.samplers import Prioritized, Sampler, sampler_from_plain
 from di_store.policy.settings import Settings
 from di_store.protocol.batches import unpack_batch
+from di_store.protocol.handshake import REASONS
 from di_store.replay.batch import Batch
 from di_store.replay.incomplete import Found
 from di_store.replay.inserter import INSIDE, LATER
+from di_store.replay.keys import GoneKey
 from di_store.replay.laws import NO_LAWS
 from di_store.replay.lease import NO_LEASES_OF_LOADERS
 from di_store.replay.local_table import load_lease
@@ -37,6 +40,9 @@ from di_store.runtime.deadline import Deadline
 
 _CALL = 60.0
 _alone = refusing_calls_inside(INSIDE, LATER)
+
+_ENDS = {LeaseEnd.ACKNOWLEDGED: "ack", LeaseEnd.DROPPED: "ack_uncounted", LeaseEnd.RETURNED: "give_back"}
+"""The calls that end leases."""
 
 
 class RemoteTable(TableBackend):
@@ -185,7 +191,7 @@ class RemoteTable(TableBackend):
         found: Array = self._timed("positions", deadline, keys=keys)
         return found
 
-    def evicted(self, deadline: Deadline) -> Iterator[int]:
+    def evicted(self, deadline: Deadline) -> Iterator[GoneKey]:
         number = self._session.channel.client.next_number()
         self._timed("follow_gone", deadline, number=number)
         return _GoneKeys(self, number)
@@ -202,9 +208,8 @@ class RemoteTable(TableBackend):
             return int(self._timed("update", deadline, **given))
         return int(self._timed("update", deadline, once=True, lease=lease, **given))
 
-    def end_leases(self, keys: Array, number: int, give_back: bool, deadline: Deadline) -> int:
-        method = "give_back" if give_back else "ack"
-        return int(self._timed(method, deadline, once=True, keys=keys, number=number))
+    def end_leases(self, keys: Array, number: int, how: LeaseEnd, deadline: Deadline) -> int:
+        return int(self._timed(_ENDS[how], deadline, once=True, keys=keys, number=number))
 
     def extend_leases(self, keys: Array, number: int, seconds: float, deadline: Deadline) -> int:
         return int(self._timed("extend_lease", deadline, keys=keys, number=number, seconds=seconds))
@@ -242,7 +247,7 @@ class _GoneKeys:
         self._of = table
         self._number = number
         self._turn = 0
-        self._left: list[int] = []
+        self._left: list[GoneKey] = []
         weakref.finalize(self, table.session.channel.client.let_go, number)
         table.session.follow(self, _GoneKeys._close)
 
@@ -253,10 +258,13 @@ class _GoneKeys:
     def __iter__(self) -> _GoneKeys:
         return self
 
-    def __next__(self) -> int:
+    def __next__(self) -> GoneKey:
         if not self._left:
-            keys, missed = self._of._call("gone_since", number=self._number, turn=self._turn)
-            self._turn, self._left = self._turn + 1, keys[::-1]
+            tells = self._of.session.channel.client.protocol >= REASONS
+            call = "gone_with_reasons" if tells else "gone_since"
+            keys, missed, *reasons = self._of._call(call, number=self._number, turn=self._turn)
+            each = reasons[0] if reasons else [""] * len(keys)
+            self._turn, self._left = self._turn + 1, [*map(GoneKey, keys, each)][::-1]
             if missed is not None:
                 raise StoreError(f"{missed[0]} [node {self._of.session.channel.node}]", remedy=missed[1])
         if not self._left:

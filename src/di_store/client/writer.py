@@ -329,7 +329,7 @@ def _fits(priority: Any, lead: tuple[int, ...]) -> bool:
 
 def _runs_free(table: FarTable) -> bool:
     """Whether inserts never wait for draws."""
-    return type(table.settings.limiter).__name__ == "MinSize"
+    return type(table.settings.limiter).__name__ in ("MinSize", "Pace")
 
 
 def _episodes_of(table: FarTable) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from di_store._core import MOST_SLOTS, SamplerKind
 from di_store.policy.changes import UNCHANGED, Changes
-from di_store.policy.limiters import Limiter, Queue, Stack
+from di_store.policy.limiters import Limiter, Pace, Queue, Stack
 from di_store.policy.samplers import Fifo, Lifo, MaxHeap, MinHeap, Once, Prioritized, Uniform
 from di_store.policy.settings import Settings
 from di_store.policy.views import Group, View, answers_of
@@ -24,8 +24,8 @@ _KINDS = {
 UNLIMITED = 2**63
 """Stands for "no limit" where the core keeps a number."""
 
-LimiterNumbers: TypeAlias = "tuple[float, float, float, int, bool]"
-"""Ratio, least and largest difference, min_size, and whether it is a queue or stack."""
+LimiterNumbers: TypeAlias = "tuple[float, float, float, int, bool, str | None]"
+"""Ratio, least and largest difference, min_size, whether it is a queue or stack, and the weights of a `Pace`."""
 
 
 def table_shape(settings: Settings, name: str, reserve: tuple[int, int, int, int], item_bytes: int) -> dict[str, Any]:
@@ -89,7 +89,8 @@ def slots_for(capacity: int | None, view: View) -> int:
 def limiter_numbers(limiter: Limiter) -> LimiterNumbers:
     """The numbers that describe a limiter to the core."""
     bounds = limiter.bounds
-    return bounds.ratio, bounds.min_diff, bounds.max_diff, bounds.min_size, isinstance(limiter, (Queue, Stack))
+    queued, weights = isinstance(limiter, (Queue, Stack)), limiter.weights if isinstance(limiter, Pace) else None
+    return bounds.ratio, bounds.min_diff, bounds.max_diff, bounds.min_size, queued, weights
 
 
 def native_changes(changes: Changes) -> tuple[LimiterNumbers | None, float | None, Any, int | None]:

@@ -300,6 +300,10 @@ def _sides(seen: Lookback) -> Iterator[Finding]:
             text = f"{_who(writers, 'writer')} for the {_named('learner', slow)}: {rates}. {writers.reason}."
             help = "A faster learner or one more; else a lower `ratio`, or `MinSize`, which never makes writers wait."
             yield Finding("learner", text, writers.share, help, slow or writers.pids)
+        elif learners.share >= LEAST_SHARE and "pace: " in learners.reason:
+            text = f"{_who(learners, 'worker')} for the trainer: {rates}. {learners.reason}."
+            help = "A faster trainer, or a larger `ahead` of the `Pace`; fewer workers would do as much."
+            yield Finding("learner", text, learners.share, help, learners.pids)
         elif learners.share >= LEAST_SHARE:
             slow = seen.others(table, learners.pids)
             text = f"{_who(learners, 'learner')} for the {_named('actor', slow)}: {rates}. {learners.reason}."

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from di_store.base import config
-from di_store.policy.limiters import Limiter, Queue, Stack, check_limiter
+from di_store.policy.limiters import Limiter, Pace, Queue, Stack, check_limiter, lasting_kind
 from di_store.policy.samplers import Prioritized
 from di_store.policy.settings import Settings
 
@@ -73,11 +73,10 @@ def check_changes(
 
 
 def _check_limiter(settings: Settings, capacity: int, limiter: Limiter) -> None:
-    queued = isinstance(limiter, (Queue, Stack))
-    if queued != settings.queued or (queued and type(limiter) is not type(settings.limiter)):
+    if lasting_kind(limiter) != lasting_kind(settings.limiter):
+        keeps = "what its draws wait for" if Pace in (type(limiter), type(settings.limiter)) else "its order of drawing"
         raise ValueError(
-            f"limiter={limiter!r}: a table with {settings.limiter!r} cannot change its order of drawing; "
-            "create a new table"
+            f"limiter={limiter!r}: a table with {settings.limiter!r} cannot change {keeps}; create a new table"
         )
     least = limiter.size if isinstance(limiter, (Queue, Stack)) else limiter.bounds.min_size
     if least > capacity:

@@ -5,8 +5,9 @@ Each limiter comes down to four numbers. With I inserts and S draws so far, and 
 * a draw passes when N >= min_size and I·ratio − (S+1) >= min_diff;
 * an insert passes when N + 1 <= min_size, or (I+1)·ratio − S <= max_diff.
 
-For single operations Reverb's rate limiter decides the same. Limiters block; they never drop. The core decides;
-`Bounds` repeats the rule in Python, to explain why a call waits.
+For single operations Reverb's rate limiter decides the same. In the rule of draws of a `Pace`, versions of weights stand
+for inserts. Limiters block; they never drop. The core decides; `Bounds` repeats the rule in Python, to explain why a
+call waits.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from di_store.base import config
+from di_store.base.errors import shown
 from di_store.base.frozen import dataclass
 
 UNBOUNDED = sys.float_info.max
@@ -200,6 +202,49 @@ class Stack:
         return Bounds(1, 1.0, 0.0, float(self.size))
 
 
+@dataclass(frozen=True)
+class Pace:
+    """Draws keep pace with a training that publishes weights: at most `ahead` versions before it.
+
+    Let D be the draws that are leased or acknowledged; a draw without a lease counts as acknowledged. A draw passes
+    while D < (version − first + 1 + ahead) · batch. `version` is the newest of these weights in the table's store, and
+    `first` the newest when the table was made or reset; 0: none was published. Inserts never wait. So if one version is
+    published for each `batch` items trained, every item is trained with weights at most `ahead` versions newer.
+
+    Attributes:
+        weights: the name that `Store.publish` uses.
+        batch: draws for each version, >= 1.
+        ahead: versions, >= 0. 0: draws wait for the training each time; 1: the next batch is made meanwhile.
+    """
+
+    weights: str
+    batch: int
+    ahead: int = 1
+
+    def __post_init__(self) -> None:
+        if not config.is_name(self.weights, 100):
+            raise ValueError(
+                f"Pace(weights={shown(self.weights)}): give the name that store.publish() uses, 1 to 100 bytes of text"
+            )
+        why = "a version allows a draw"
+        object.__setattr__(self, "batch", config.count("Pace(batch=)", self.batch, minimum=1, why=why))
+        why = "0 already makes draws wait until everything drawn is trained"
+        ahead = config.count("Pace(ahead=)", self.ahead, minimum=0, maximum=2**20, why=why)
+        object.__setattr__(self, "ahead", ahead)
+
+    @property
+    def bounds(self) -> Bounds:
+        """The four numbers; draws take the versions since the first in place of inserts."""
+        return Bounds(1, float(self.batch), -float((1 + self.ahead) * self.batch), UNBOUNDED)
+
+
+def lasting_kind(limiter: Limiter) -> tuple[type[Limiter], str]:
+    """What `Table.configure` cannot change: the class of a `Queue`, `Stack` or `Pace`, and the weights of a `Pace`."""
+    if isinstance(limiter, Pace):
+        return Pace, limiter.weights
+    return type(limiter) if isinstance(limiter, (Queue, Stack)) else MinSize, ""
+
+
 def _fraction(number: float) -> tuple[int, int]:
     """Numerator and denominator of the decimal number that `repr` shows."""
     return Decimal(repr(number)).as_integer_ratio()
@@ -207,9 +252,9 @@ def _fraction(number: float) -> tuple[int, int]:
 
 _NO_ROOM = "without room for one item every insert would wait forever"
 
-Limiter: TypeAlias = MinSize | SamplesPerInsert | Band | Queue | Stack
+Limiter: TypeAlias = MinSize | SamplesPerInsert | Band | Queue | Stack | Pace
 
-LIMITERS: tuple[type[Limiter], ...] = (MinSize, SamplesPerInsert, Band, Queue, Stack)
+LIMITERS: tuple[type[Limiter], ...] = (MinSize, SamplesPerInsert, Band, Queue, Stack, Pace)
 
 
 def with_bounds(limiter: Limiter, bounds: Bounds) -> Limiter:
@@ -223,6 +268,9 @@ def with_bounds(limiter: Limiter, bounds: Bounds) -> Limiter:
         return limiter
     if isinstance(limiter, (Queue, Stack)):
         return type(limiter)(int(bounds.max_diff))
+    if isinstance(limiter, Pace):
+        batch = int(bounds.ratio)
+        return Pace(limiter.weights, batch, int(-bounds.min_diff) // batch - 1)
     if bounds.max_diff == UNBOUNDED and bounds.min_diff == -UNBOUNDED:
         return MinSize(bounds.min_size)
     centre = bounds.ratio * bounds.min_size

@@ -30,12 +30,14 @@ from di_store.base.errors import (
 from di_store.protocol.connection import Connection, Disconnected, Message
 from di_store.protocol.frame import Kind
 
-OLDEST, NEWEST = 1, 3
+OLDEST, NEWEST = 1, 4
 """The protocols that this version speaks."""
 WATCHES = 2
 """From this protocol on an agent tells of new versions of weights: `watch_versions`."""
 LEASES = 3
 """From this protocol on a client may draw with a lease."""
+REASONS = 4
+"""From this protocol on an agent tells why items left a table."""
 NONCE_BYTES = 32
 _TOKEN_REMEDY = "give both sides the same token: DI_STORE_TOKEN, `di-store serve --token-file`, connect(token=)"
 

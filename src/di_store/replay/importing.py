@@ -47,8 +47,8 @@ _PIECE_BYTES = 1 << 20
 
 def closed_limiter(limiter: Limiter) -> LimiterNumbers:
     """The limiter of a table that is still being filled."""
-    ratio, low, high, _, queued = limiter_numbers(limiter)
-    return ratio, low, high, BEING_IMPORTED, queued
+    ratio, low, high, _, queued, weights = limiter_numbers(limiter)
+    return ratio, low, high, BEING_IMPORTED, queued, weights
 
 
 class Import:

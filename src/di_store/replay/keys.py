@@ -78,6 +78,31 @@ def positions_of(native: _core.Table, keys: Array, seconds: float) -> Array:
     return found
 
 
+class GoneKey(int):
+    """The key of an item that has left its table.
+
+    Attributes:
+        reason: "evicted", for capacity or room; "used_up": drawn `max_times_sampled` times; "dropped": the same, and
+            ``ack(counts=False)`` ended its last draw; "stale": older than `max_staleness` allows; "deleted"; "reset";
+            "lost": its rows could not be read from disk; or "overdue": its group was not complete at its deadline.
+            "": the agent of the table is of an older version.
+    """
+
+    reason: str
+
+    def __new__(cls, key: int, reason: str) -> GoneKey:
+        """Make it; it equals the key itself."""
+        made = super().__new__(cls, key)
+        made.reason = reason
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return GoneKey, (int(self), self.reason)
+
+
+_REASONS = tuple(each.name.lower() for each in sorted(_core.GoneFor, key=lambda each: each.value))
+
+
 class GoneKeys:
     """The iterator of `Table.evicted`: the keys of items that leave a table from now on.
 
@@ -88,12 +113,12 @@ class GoneKeys:
         self._native = native
         self._seconds = seconds
         self._next = native.keep_gone_keys(seconds)
-        self._keys: list[int] = []  # read and not handed out yet, the next one last
+        self._keys: list[GoneKey] = []  # read and not handed out yet, the next one last
 
     def __iter__(self) -> GoneKeys:
         return self
 
-    def __next__(self) -> int:
+    def __next__(self) -> GoneKey:
         if not self._keys:
             found = self._native.gone_keys(self._next, self._seconds)
             if found is None:
@@ -103,8 +128,9 @@ class GoneKeys:
                     "left since the last call, or a process was killed while it removed some",
                     remedy="compare with table.keys(), then continue: later keys are reported as before",
                 )
-            keys, self._next = found
-            self._keys = keys[::-1].tolist()
+            keys, reasons, self._next = found
+            self._keys = [GoneKey(key, _REASONS[why]) for key, why in zip(keys.tolist(), reasons.tolist(), strict=True)]
+            self._keys.reverse()
         if not self._keys:
             raise StopIteration
         return self._keys.pop()

@@ -72,7 +72,7 @@ def draw_terms(
         check_option(drawn, name, value)
     count, repeats, law = _read(n, config.flag("replace", replace), options)
     terms = Terms(count, timeout, min_n, options.get("linger"), replace=repeats, lease=seconds)
-    terms.law = law
+    terms.law, terms.short = law, min_n is None and (law is None or not law.exact)
     if out is not None:
         check_out(out, count)
     return terms, None if beta is None else config.real("beta", beta, why=_OF_BETA)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Protocol
 
+from di_store._core import LeaseEnd
 from di_store.base import config
 from di_store.base.dtypes import Array
 from di_store.base.lacks import IN_MEMORY_ONLY, Declares, check_option
@@ -65,6 +66,11 @@ class Lease:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self._table.pickled_lease(self.number, self.keys)
+
+
+def ack_how(counts: Any) -> LeaseEnd:
+    """How `Table.ack` ends leases. `counts`: as given; TypeError unless it is a bool."""
+    return LeaseEnd.ACKNOWLEDGED if config.flag("counts", counts) else LeaseEnd.DROPPED
 
 
 def lease_seconds(table: Declares, lease: Any, *, loads: bool = False) -> float | None:

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
+from di_store._core import LeaseEnd
 from di_store.base.dtypes import Array
 from di_store.base.errors import StoreError, TableNotFound
 from di_store.base.lacks import Lacks
@@ -93,10 +94,8 @@ class LocalMixture(MixtureBackend):
             if (places == place).any()
         )
 
-    def end_leases(self, keys: Array, numbers: Any, give_back: bool, deadline: Deadline) -> int:
-        return self._in_each(
-            keys, numbers, lambda table, own, number: table.end_leases(own, number, give_back, deadline)
-        )
+    def end_leases(self, keys: Array, numbers: Any, how: LeaseEnd, deadline: Deadline) -> int:
+        return self._in_each(keys, numbers, lambda table, own, number: table.end_leases(own, number, how, deadline))
 
     def extend_leases(self, keys: Array, numbers: Any, seconds: float, deadline: Deadline) -> int:
         return self._in_each(

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
 from di_store import _core
+from di_store._core import LeaseEnd
 from di_store.base.dtypes import Array
 from di_store.base.errors import StoreError
 from di_store.columns.schema import Schema
@@ -21,7 +22,7 @@ from di_store.replay.find import find_table
 from di_store.replay.handle import TableHandle
 from di_store.replay.incomplete import Found, found_incomplete
 from di_store.replay.inserter import Inserter
-from di_store.replay.keys import GoneKeys, keys_at, positions_of
+from di_store.replay.keys import GoneKey, GoneKeys, keys_at, positions_of
 from di_store.replay.late import update_late
 from di_store.replay.lease import Lease
 from di_store.replay.left_out import warn_left_out
@@ -200,7 +201,7 @@ class LocalTable(TableBackend):
     def positions(self, keys: Array, deadline: Deadline) -> Array:
         return positions_of(self.open().native, keys, deadline.core)
 
-    def evicted(self, deadline: Deadline) -> Iterator[int]:
+    def evicted(self, deadline: Deadline) -> Iterator[GoneKey]:
         return GoneKeys(self.writable().native, deadline.core)
 
     def incomplete(self, deadline: Deadline) -> Found:
@@ -214,8 +215,14 @@ class LocalTable(TableBackend):
     def update(self, keys: Array, values: Any, row: Any, deadline: Deadline, lease: int | None = None) -> int:
         return update_late(self.writable(), keys, values, row, deadline.core, lease)
 
-    def end_leases(self, keys: Array, number: int, give_back: bool, deadline: Deadline) -> int:
-        return self.writable().native.end_leases(keys, number, give_back, deadline.core)
+    def end_leases(self, keys: Array, number: int, how: LeaseEnd, deadline: Deadline) -> int:
+        handle = self.writable()
+        if how is LeaseEnd.DROPPED and handle.settings.queued:
+            raise ValueError(
+                f"ack(counts=False) of table {self.name!r} with {handle.settings.limiter!r}: its draws make room for "
+                "inserts, and an item that is done needs its room no longer: leave counts out"
+            )
+        return handle.native.end_leases(keys, number, how, deadline.core)
 
     def extend_leases(self, keys: Array, number: int, seconds: float, deadline: Deadline) -> int:
         return self.writable().native.extend_leases(keys, number, seconds, deadline.core)

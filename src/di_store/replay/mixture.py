@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
+from di_store._core import LeaseEnd
 from di_store.base import config
 from di_store.base.dtypes import Array
 from di_store.base.errors import shown
@@ -13,7 +14,7 @@ from di_store.base.lacks import Lacks, lacking
 from di_store.replay.batch import Batch, host_array, key_array, leased_keys
 from di_store.replay.keys import MOST_SHARDS
 from di_store.replay.laws import draw_terms
-from di_store.replay.lease import NO_LEASES
+from di_store.replay.lease import NO_LEASES, ack_how
 from di_store.replay.loader import Following, Loader, LoaderOptions
 from di_store.replay.prefetch import DrawSource
 from di_store.replay.sampling import Terms
@@ -79,9 +80,9 @@ class MixtureBackend(ABC):
     def update_priorities(self, keys: Array, priorities: Array, deadline: Deadline) -> int:
         """As `Mixture.update_priorities`."""
 
-    def end_leases(self, keys: Array, numbers: Any, give_back: bool, deadline: Deadline) -> int:
+    def end_leases(self, keys: Array, numbers: Any, how: LeaseEnd, deadline: Deadline) -> int:
         """As `Mixture.ack` and `Mixture.give_back`. `numbers`: of the draws, by table, or `ANY_LEASE`."""
-        raise lacking(self, "give_back" if give_back else "ack")
+        raise lacking(self, "give_back" if how is LeaseEnd.RETURNED else "ack")
 
     def extend_leases(self, keys: Array, numbers: Any, seconds: float, deadline: Deadline) -> int:
         """As `Lease.extend`."""
@@ -141,11 +142,12 @@ class Mixture:
         terms, beta = draw_terms(self._backend, n, timeout, min_n, beta, out, replace, lease, {"linger": linger})
         return self._backend.sample(terms, beta, columns, out)
 
-    def ack(self, leased: Any, *, timeout: float | None = 60) -> int:
+    def ack(self, leased: Any, *, counts: bool = True, timeout: float | None = 60) -> int:
         """Acknowledge leased items of this mixture's batches, in each table as `Table.ack` does.
 
         Args:
             leased: as in `Table.ack`. Keys have the number of their table in the highest byte.
+            counts: as in `Table.ack`.
             timeout: as in `Table.ack`, for all tables together.
 
         Returns: How many leases it ended. Items of a table that was dropped do not count.
@@ -154,11 +156,11 @@ class Mixture:
             ValueError: the batch was drawn without ``lease=``, or from a table.
             Timeout: a table's lock was not available; the leases in the other tables are ended.
         """
-        return self._backend.end_leases(*leased_keys(leased, mixed=True), False, Deadline.given(timeout))
+        return self._backend.end_leases(*leased_keys(leased, mixed=True), ack_how(counts), Deadline.given(timeout))
 
     def give_back(self, leased: Any, *, timeout: float | None = 60) -> int:
         """Undo the draws of leased items, as `Table.give_back` does. Arguments and result as in `ack`."""
-        return self._backend.end_leases(*leased_keys(leased, mixed=True), True, Deadline.given(timeout))
+        return self._backend.end_leases(*leased_keys(leased, mixed=True), LeaseEnd.RETURNED, Deadline.given(timeout))
 
     def update_priorities(self, keys: Any, priorities: Any, *, timeout: float | None = 60) -> int:
         """Set priorities by the keys of this mixture's batches. Returns how many of the items were live.

@@ -360,7 +360,7 @@ class MixturePart:
             return False
         finished = self.handle.native.finished  # before the draws: then they have chosen from everything
         self.draw(terms, holding=False)
-        if self.lacks and finished and self.held:
+        if self.lacks and finished and self.held and not held_draws(self.draws).paced_out:
             raise self._end()
         return not self.lacks
 

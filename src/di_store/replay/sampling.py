@@ -224,6 +224,7 @@ class Terms:
         self.lease_session: tuple[int, int] | None = None  # holds it, if the draw is for a client of this agent
         self.law: Law | None = None
         self.now = now  # wait for nothing
+        self.short = False  # return fewer rather than hold draws, which count, until a Pace has room for all
         self.deadline = timeout if isinstance(timeout, Deadline) else None  # of a step of a longer call
         self.timeout = check_timeout(timeout) if self.deadline is None else self.deadline.left
         self.min_n = n if min_n is None else config.count("min_n", min_n, minimum=1)
@@ -340,7 +341,9 @@ def collecting(handle: TableHandle, reader: _core.Reader, draws: _core.Draws, te
             held, newest = draws.count, time.monotonic()
         if whole:
             return held
-        if finished:  # read before the draw, so the draw could choose from everything inserted before finish()
+        if draws.paced_out and held and terms.short:
+            return held
+        if finished and not draws.paced_out:  # read before the draw, which chose from all inserted before finish()
             if held >= (terms.min_n if law is not None and law.exact else 1):
                 return held
             others = _undelivered(reader, draws, handle, terms)

@@ -6,7 +6,7 @@ from typing import Any, TypedDict, cast
 
 from di_store.base.errors import StoreError
 from di_store.layout.shape import UNLIMITED
-from di_store.policy.limiters import UNBOUNDED, MinSize, SamplesPerInsert
+from di_store.policy.limiters import UNBOUNDED, MinSize, Pace, SamplesPerInsert
 from di_store.policy.samplers import Prioritized
 from di_store.replay.handle import TableHandle
 from di_store.replay.ragged_bytes import ragged_bytes
@@ -22,9 +22,9 @@ class LimiterStats(TypedDict):
     reason: str  # why the next insert or sample would wait, with the counts; "": neither would
     insert_reason: str
     sample_reason: str
-    inserts: int  # counted since the limiter was set
+    inserts: int  # counted since the limiter was set; of a `Pace`: versions published since
     samples: int
-    ratio: float  # samples per insert
+    ratio: float  # samples per insert; of a `Pace`: `batch`
     min_size: int  # samples wait while the table has fewer items
     min_diff: float  # inserts * ratio - samples stays between these
     max_diff: float
@@ -177,6 +177,6 @@ def _limiter_stats(handle: TableHandle, numbers: dict[str, Any], insert: str, sa
 
 def _limiter_kind(handle: TableHandle, numbers: dict[str, Any]) -> str:
     """Name of the limiter's class, which `configure` may have changed since the table was created."""
-    if handle.settings.queued:
+    if handle.settings.queued or isinstance(handle.settings.limiter, Pace):
         return type(handle.settings.limiter).__name__
     return MinSize.__name__ if numbers["max_diff"] >= UNBOUNDED else SamplesPerInsert.__name__

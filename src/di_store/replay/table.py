@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from di_store._core import LeaseEnd
 from di_store.base import config
 from di_store.base.dtypes import Array
 from di_store.base.errors import RowsLost, SchemaMismatch
@@ -28,7 +29,9 @@ from di_store.replay.aio_table import AioTable
 from di_store.replay.batch import Batch, empty_batch, host_array, key_array, leased_keys
 from di_store.replay.exporting import Exported
 from di_store.replay.incomplete import IncompleteGroup, check_grouped, listed_incomplete
+from di_store.replay.keys import GoneKey
 from di_store.replay.laws import DrawOptions, draw_terms, given_options
+from di_store.replay.lease import ack_how
 from di_store.replay.loader import Loader, LoaderOptions
 from di_store.replay.lost import without_lost
 from di_store.replay.shown import repr_html
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
 _MINUTE: float = 60
 _FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
 _KEY_TYPE = np.dtype(np.uint64)
+_ACKNOWLEDGED = LeaseEnd.ACKNOWLEDGED
 
 
 class Table:
@@ -177,7 +181,8 @@ class Table:
         Args:
             n: number of examples; may be more than the limiter allows at once. With `budget`, at most this number.
             timeout: seconds to wait. None: no limit, but `Timeout` after 60 s with no open writer, lease or new item.
-            min_n: return early with at least this many, once `linger` seconds pass without a further draw; None: n.
+            min_n: return early with at least this many, once `linger` seconds pass without a further draw; None: n. If
+                only a `Pace` stands against more, None returns what there is, at least one.
             linger: seconds; None: the rest of `timeout`.
             beta: exponent of the importance weights; None: the sampler's.
             columns: outputs to copy; None: all.
@@ -280,12 +285,12 @@ class Table:
         """
         return self._backend.positions(key_array(keys), Deadline.given(timeout))
 
-    def evicted(self, *, timeout: float | None = 60) -> Iterator[int]:
-        """An iterator over the keys of items that leave the table from now on: evicted, deleted, used up or reset.
+    def evicted(self, *, timeout: float | None = 60) -> Iterator[GoneKey]:
+        """An iterator over the keys of items that leave the table from now on, and why: ``key.reason``.
 
         A loop over the iterator yields the new keys since the last loop, and ends; a later loop continues. The first
         call makes the table keep its newest 65,536 such keys, in 512 KiB. A group counts as the key of its first
-        answer, even if the group leaves before it is complete.
+        answer, even if the group leaves before it is complete. The reasons: `GoneKey`.
 
         Args:
             timeout: seconds to wait if a stopped process holds the table's lock; None: no limit.
@@ -304,26 +309,29 @@ class Table:
         view = check_grouped(self.name, self.view)
         return listed_incomplete(view, self._backend.incomplete(Deadline.given(timeout)))
 
-    def ack(self, leased: Any, *, timeout: float | None = 60) -> int:
+    def ack(self, leased: Any, *, counts: bool = True, timeout: float | None = 60) -> int:
         """Acknowledge leased items: their work is done, as if they had been drawn without a lease.
 
         Args:
             leased: a batch, or its `Batch.lease`: leases that have ended by now count nothing, and a later lease of the
                 same item stays. Or keys, uint64[n], which mean the lease that each item has now, whoever holds it.
+            counts: False: their work was for nothing, because it became stale or a filter dropped it. The items are
+                done, but the limiter no longer counts their draws: others may be drawn in their place.
             timeout: seconds to wait if a stopped process holds the table's lock; None: no limit.
 
         Returns: How many leases it ended. 512 items are acknowledged at a time; a kill in between leaves the others.
 
         Raises:
-            ValueError: the batch was drawn without ``lease=``.
+            ValueError: the batch was drawn without ``lease=``; or `counts` is False and the table a queue or stack.
         """
-        if type(leased) is Batch and timeout is _MINUTE and (ack := self._backend.ack_now) is not None:
-            return ack(*leased_keys(leased), False, 60.0)
-        return self._backend.end_leases(*leased_keys(leased), False, Deadline.given(timeout))
+        how = _ACKNOWLEDGED if counts is True else ack_how(counts)
+        if type(leased) is Batch and timeout is _MINUTE and how is _ACKNOWLEDGED and self._backend.ack_now is not None:
+            return self._backend.ack_now(*leased_keys(leased), how, 60.0)
+        return self._backend.end_leases(*leased_keys(leased), how, Deadline.given(timeout))
 
     def give_back(self, leased: Any, *, timeout: float | None = 60) -> int:
         """Undo the draws of leased items, which are drawn next, before others. Arguments and result as in `ack`."""
-        return self._backend.end_leases(*leased_keys(leased), True, Deadline.given(timeout))
+        return self._backend.end_leases(*leased_keys(leased), LeaseEnd.RETURNED, Deadline.given(timeout))
 
     def update(
         self, keys: Any, values: Any, *, row: int | None = 0, ack: bool = False, timeout: float | None = 60
@@ -415,10 +423,10 @@ class Table:
 
         A new limiter starts counting as if `min_size` of the present items had just been inserted. So a full table
         continues at once, in the middle of the band of `SamplesPerInsert`. A queue still counts the items that wait in
-        it.
+        it, and a `Pace` the draws that are ahead.
 
         Args:
-            limiter: a limiter of the same kind: a queue stays a queue.
+            limiter: of the same kind: a queue stays a queue, a `Pace` one of the same weights.
             alpha: exponent of priorities.
             beta: exponent of the importance weights; None: weights are 1.
             max_staleness: in versions of the weights; None: no limit.

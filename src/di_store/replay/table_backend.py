@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, Protocol
 
 from di_store import _core
+from di_store._core import LeaseEnd
 from di_store.base.dtypes import Array
 from di_store.base.errors import RowsLost
 from di_store.base.lacks import Lacks, lacking
@@ -23,6 +24,7 @@ from di_store.replay.batch import Batch
 from di_store.replay.exporting import Exported
 from di_store.replay.handle import TableHandle, not_now
 from di_store.replay.incomplete import Found
+from di_store.replay.keys import GoneKey
 from di_store.replay.loader import Following
 from di_store.replay.prefetch import DrawSource
 from di_store.replay.sampling import Terms
@@ -78,7 +80,7 @@ class TableBackend(ABC):
     prioritized: _core.Table | None = None
     sample_now: Callable[[int, float | None, list[int] | None, bool], Any] | None = None
     update_now: Callable[[Array, Array, float], int] | None = None
-    ack_now: Callable[[Array, int, bool, float], int] | None = None
+    ack_now: Callable[[Array, int, LeaseEnd, float], int] | None = None
 
     @property
     @abstractmethod
@@ -197,7 +199,7 @@ class TableBackend(ABC):
         raise lacking(self, "positions")
 
     @abstractmethod
-    def evicted(self, deadline: Deadline) -> Iterator[int]: ...
+    def evicted(self, deadline: Deadline) -> Iterator[GoneKey]: ...
 
     def incomplete(self, deadline: Deadline) -> Found:
         """The incomplete groups of a table of groups."""
@@ -214,7 +216,7 @@ class TableBackend(ABC):
         """As `Table.update`. `lease`: acknowledges the leases with this number; None: none."""
 
     @abstractmethod
-    def end_leases(self, keys: Array, number: int, give_back: bool, deadline: Deadline) -> int:
+    def end_leases(self, keys: Array, number: int, how: LeaseEnd, deadline: Deadline) -> int:
         """As `Table.ack` and `Table.give_back`. `number`: of the draw, or `ANY_LEASE`."""
 
     @abstractmethod

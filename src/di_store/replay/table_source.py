@@ -106,7 +106,7 @@ class TableDraws:
         except BaseException:  # also Ctrl-C: nobody else knows of these draws
             reader.give_back(draws)
             raise
-        if held < terms.n and terms.now and not (finished and held):
+        if held < terms.n and terms.now and (draws.paced_out or not (finished and held)):
             reader.give_back(draws)
             return False
         self._draws, self.held, terms.lease_number = draws, held, draws.lease

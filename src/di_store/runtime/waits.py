@@ -353,8 +353,8 @@ class SampleWait(Wait):
         assert self.arena is not None
         now = time.monotonic()
         stats = table.stats()
-        # Leased items may come back, and a group may be short at its deadline.
-        if stats["writers"] or stats["leased"] or table.group_due_seconds < math.inf:
+        # Leased items may come back, versions may be published, and a group may be short at its deadline.
+        if stats["writers"] or stats["leased"] or table.paced_out or table.group_due_seconds < math.inf:
             self._attended = now
         if min(now - self._attended, stats["seconds_since_insert"]) < ABANDONED_SECONDS:
             return

@@ -43,6 +43,7 @@ def _sample(talk: Talk, target: Target, arguments: dict[str, Any]) -> Reply:
     source.begin_loading(n)
     draws = source.begin(n)
     terms = Terms(n, arguments["timeout"], arguments["min_n"], arguments["linger"], replace=arguments["replace"])
+    terms.short = arguments["min_n"] is None
     if lease is not None:
         _lend(talk.peer, drawn, terms, lease)
     draws.draw(terms)

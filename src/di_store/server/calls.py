@@ -133,6 +133,10 @@ def _ack(peer: Peer, table: Table, keys: Any, number: Any, timeout: float | None
     return table.ack(_lease(table, keys, number), timeout=timeout)
 
 
+def _ack_uncounted(peer: Peer, table: Table, keys: Any, number: Any, timeout: float | None) -> int:
+    return table.ack(_lease(table, keys, number), counts=False, timeout=timeout)
+
+
 def _give_back(peer: Peer, table: Table, keys: Any, number: Any, timeout: float | None) -> int:
     return table.give_back(_lease(table, keys, number), timeout=timeout)
 
@@ -160,6 +164,7 @@ TABLE_CALLS: dict[str, Callable[..., Any]] = {
     "positions": lambda peer, table, **given: table.positions(**given),
     "incomplete": lambda peer, table, timeout: list(found_incomplete(handle_of(table), lock_seconds(timeout))),
     "ack": _ack,
+    "ack_uncounted": _ack_uncounted,
     "give_back": _give_back,
     "extend_lease": _extend_lease,
     "update": _update,
@@ -171,7 +176,8 @@ TABLE_CALLS: dict[str, Callable[..., Any]] = {
     "finish": lambda peer, table, **given: table.finish(**given),
     "stats": lambda peer, table: table.stats(),
     "follow_gone": lambda peer, table, number, timeout: peer.handles.follow(number, table, timeout),
-    "gone_since": lambda peer, table, number, turn: peer.handles.left(number, turn),
+    "gone_since": lambda peer, table, number, turn: peer.handles.left(number, turn, reasons=False),
+    "gone_with_reasons": lambda peer, table, number, turn: peer.handles.left(number, turn, reasons=True),
 }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from di_store.base.errors import DrawsLost, StoreError, TableNotFound
+from di_store.replay.keys import GoneKey
 from di_store.replay.mixture import Mixture
 from di_store.replay.serving import handle_of, identities_of, is_dropped, keep_encoded
 from di_store.replay.table import Table
@@ -105,15 +106,17 @@ class Handles:
         if number not in self._followers:  # else the answer was lost
             self._followers[number] = _Follower(table.evicted(timeout=timeout))
 
-    def left(self, number: int, turn: int) -> list[Any]:
-        """The keys that left since the last turn; and the reason, if some are missing."""
+    def left(self, number: int, turn: int, reasons: bool) -> list[Any]:
+        """The keys that left since the last turn; why some are missing, or None; and, with `reasons`, why each left."""
         found = self._followers.get(number)
         if found is None:
             raise StoreError(
                 "the agent was restarted, and the keys of items that left the table meanwhile were lost",
                 remedy="compare with table.keys(), and call evicted() again",
             )
-        return found.read(turn)
+        keys, missed = found.read(turn)
+        plain = [[int(key) for key in keys], missed]
+        return [*plain, [key.reason for key in keys]] if reasons else plain
 
     def let_go(self, number: int) -> None:
         """Forget a handle that the client has dropped."""
@@ -127,7 +130,7 @@ class _Follower:
     A read removes the keys from the list, so its answer is kept until the client asks for the next one.
     """
 
-    def __init__(self, keys: Iterator[int]) -> None:
+    def __init__(self, keys: Iterator[GoneKey]) -> None:
         self._keys = keys
         self._lock = threading.Lock()
         self._turn = -1

@@ -24,7 +24,7 @@ from di_store.layout.plan import OPAQUE_SCHEMA
 from di_store.layout.reserve import make_room, needs_without_rows, table_needs
 from di_store.layout.shape import UNLIMITED, limiter_numbers, table_shape
 from di_store.policy.combination import MAX_CAPACITY
-from di_store.policy.limiters import Bounds, with_bounds
+from di_store.policy.limiters import Bounds, lasting_kind, with_bounds
 from di_store.policy.options import changed
 from di_store.policy.samplers import Fifo, Lifo, MaxHeap, MinHeap
 from di_store.policy.settings import Settings
@@ -198,7 +198,7 @@ class _Table:
         state, more = self.state, np.arange(len(self.items), slots, dtype=np.uint32)
         image = {"dense_left": state.dense_left, "removed_left": state.removed_left} | self.image
         image |= {name: getattr(state, name) for name in ("alpha", "beta", "max_staleness")}
-        image |= {"counts": msgspec.structs.asdict(state.counts), "limiter": msgspec.to_builtins(state.limiter)}
+        image |= {"counts": msgspec.structs.asdict(state.counts), "limiter": msgspec.structs.asdict(state.limiter)}
         image["counts"]["removed"] += self.removed
         return image | {"items": items.reshape(-1), "free": np.concatenate([self.image["free"], more])}
 
@@ -261,7 +261,10 @@ class StoreLoad:
             image = table.filled(int(handle.native.stats()["slots"]), descriptors)
             restore.fill(number, image, seconds)
             if "limiter" in table.chosen:
-                handle.native.configure(limiter_numbers(table.settings.limiter), None, ..., None, seconds)
+                chosen, own = table.settings.limiter, _settings(table.state).limiter
+                handle.native.configure(
+                    limiter_numbers(chosen), None, ..., None, seconds, lasting_kind(chosen) != lasting_kind(own)
+                )
         restore.end_chunks(seconds)
 
     def _file(self, number: int) -> _core.SavedFile:

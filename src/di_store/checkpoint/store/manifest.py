@@ -81,8 +81,8 @@ class TableCounts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     groups_short: U64 = 0
 
 
-class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The numbers of a limiter, and its counts."""
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The numbers of a limiter, and its counts. `since`: of a `Pace`: the version from which it counts."""
 
     ratio: float
     min_diff: float
@@ -91,6 +91,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     inserts: I64
     samples: I64
     queue: U64
+    since: I64 = 0
 
 
 class TableState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

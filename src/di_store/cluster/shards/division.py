@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import msgspec
 
-from di_store.policy.limiters import Band, Limiter, MinSize, Queue, SamplesPerInsert, Stack
+from di_store.policy.limiters import Band, Limiter, MinSize, Pace, Queue, SamplesPerInsert, Stack
 from di_store.policy.samplers import Prioritized, Uniform
 from di_store.policy.settings import Settings
 from di_store.policy.views import Group
@@ -31,6 +31,7 @@ def check_parts(settings: Settings) -> None:
             f'view={settings.view!r} with shards="learners": the answers of a group may come from lanes of '
             "different shards, so the group would never be complete; use node= instead of shards="
         )
+    divided(settings.limiter, 1)
 
 
 def check_drawn_by_mass(settings: Settings) -> None:
@@ -92,7 +93,16 @@ def part_of(count: int, shards: int) -> int:
 
 
 def divided(limiter: Limiter, shards: int) -> Limiter:
-    """The limiter of one of this many shards."""
+    """The limiter of one of this many shards.
+
+    Raises:
+        ValueError: it cannot be divided.
+    """
+    if isinstance(limiter, Pace):
+        raise ValueError(
+            f'limiter={limiter!r} with shards="learners": each shard would count its own draws, so draws of one would '
+            "wait while others have room that nobody uses; use node= instead of shards="
+        )
     if isinstance(limiter, MinSize):
         return MinSize(part_of(limiter.n, shards))
     if isinstance(limiter, SamplesPerInsert):  # its band is a share of min_size

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from di_store._core import KEY_SHARD_AT
+from di_store._core import KEY_SHARD_AT, LeaseEnd
 from di_store.base.dtypes import Array
 from di_store.base.errors import SchemaMismatch, StoreError, with_keys
 from di_store.base.lacks import Lack
@@ -32,7 +32,7 @@ from di_store.policy.limiters import MinSize
 from di_store.policy.samplers import Prioritized, Sampler
 from di_store.policy.settings import Settings
 from di_store.replay.batch import Batch, empty_batch
-from di_store.replay.keys import plain, shards_of, with_shard
+from di_store.replay.keys import GoneKey, plain, shards_of, with_shard
 from di_store.replay.laws import NO_LAWS
 from di_store.replay.lease import NO_LEASES_OF_LOADERS
 from di_store.replay.local_table import load_lease
@@ -223,7 +223,7 @@ class ShardedTable(TableBackend):
         found = np.concatenate([with_shard(shard.call(step, _keys), shard.number) for shard, step in steps])
         return found[start : start + n]
 
-    def evicted(self, deadline: Deadline) -> Iterator[int]:
+    def evicted(self, deadline: Deadline) -> Iterator[GoneKey]:
         steps = deadline.steps(self.parts.shards)
         return _Gone([(shard.number, shard.call(step, _evicted)) for shard, step in steps])
 
@@ -238,11 +238,11 @@ class ShardedTable(TableBackend):
 
         return self._by_key("update", keys, deadline, call, skips=False)
 
-    def end_leases(self, keys: Array, number: int, give_back: bool, deadline: Deadline) -> int:
+    def end_leases(self, keys: Array, number: int, how: LeaseEnd, deadline: Deadline) -> int:
         def call(table: TableBackend, at: Array, own: Array, within: Deadline) -> int:
-            return table.end_leases(own, number, give_back, within)
+            return table.end_leases(own, number, how, within)
 
-        return self._by_key("give_back" if give_back else "ack", keys, deadline, call, skips=False)
+        return self._by_key("give_back" if how is LeaseEnd.RETURNED else "ack", keys, deadline, call, skips=False)
 
     def extend_leases(self, keys: Array, number: int, seconds: float, deadline: Deadline) -> int:
         def call(table: TableBackend, at: Array, own: Array, within: Deadline) -> int:
@@ -378,7 +378,7 @@ def _keys(table: TableBackend, within: Deadline) -> Array:
     return table.keys(0, UNLIMITED, within)
 
 
-def _evicted(table: TableBackend, within: Deadline) -> Iterator[int]:
+def _evicted(table: TableBackend, within: Deadline) -> Iterator[GoneKey]:
     return table.evicted(within)
 
 
@@ -395,16 +395,16 @@ def _of_some(
 class _Gone:
     """As `GoneKeys`, of all shards: keys of one shard come in the order in which their items left."""
 
-    def __init__(self, each: list[tuple[int, Iterator[int]]]) -> None:
+    def __init__(self, each: list[tuple[int, Iterator[GoneKey]]]) -> None:
         self._each = each
 
     def __iter__(self) -> _Gone:
         return self
 
-    def __next__(self) -> int:
+    def __next__(self) -> GoneKey:
         for number, keys in self._each:
             for key in keys:
-                return key | number << KEY_SHARD_AT
+                return GoneKey(key | number << KEY_SHARD_AT, key.reason)
         raise StopIteration
 
 
