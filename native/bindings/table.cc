@@ -8,6 +8,7 @@
 #include "process/learners.h"
 #include "replay/due_groups.h"
 #include "replay/lease_ends.h"
+#include "replay/pace.h"
 #include "replay/priorities.h"
 
 namespace di::py {
@@ -92,7 +93,7 @@ void add_limiter(const TableCore& core, u64 size, nb::dict* to) {
   nb::dict& all = *to;
   const TableHeader& header = core.header;
   LimiterState limiter = header.limiter;
-  if (is_paced(limiter)) limiter = core.draw_limiter();  // its `inserts` are versions
+  if (is_paced(limiter)) limiter = draw_limiter(core);  // its `inserts` are versions
   nb::dict limits = new_dict();
   limits["inserts"] = limiter.inserts;
   limits["samples"] = limiter.samples;
@@ -108,7 +109,7 @@ void add_limiter(const TableCore& core, u64 size, nb::dict* to) {
   size += header.leased - header.leased_used_up;  // items_counted()
   const std::string no_insert = why_no_insert(inserting, static_cast<i64>(size + counted));
   all["insert_blocked"] = no_insert.empty() ? no_insert : no_insert + waiting_text(header);
-  const std::string why_not = why_no_sample(core.draw_limiter(), static_cast<i64>(size), core.pace_weights());
+  const std::string why_not = why_no_sample(draw_limiter(core), static_cast<i64>(size), pace_weights(core));
   all["sample_blocked"] = why_not.empty() ? why_not : why_not + leased_text(header) + waiting_text(header);
 }
 
@@ -226,7 +227,7 @@ void bind_facts(nb::class_<Table>& type) {
             }
           },
           nb::sig("def may_draw(self, n: int, distinct: bool, /) -> bool"))
-      .def_prop_ro("paced_out", [](const TablePointer& t) { return t->core.is_paced_out(); })
+      .def_prop_ro("paced_out", [](const TablePointer& t) { return is_paced_out(t->core); })
       .def_prop_ro("live", [](const TablePointer& t) { return t->live(); })
       .def("config", [](const TablePointer& t) { return enter(t).settings.config(); })
       .def("schema", [](const TablePointer& t) { return enter(t).settings.schema(); })

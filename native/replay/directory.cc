@@ -7,6 +7,7 @@
 #include "heap/fixed_pages.h"
 #include "process/learners.h"
 #include "replay/ended_groups.h"
+#include "replay/pace.h"
 #include "replay/texts.h"
 
 namespace di {
@@ -182,7 +183,7 @@ std::shared_ptr<Table> TableDirectory::try_create(const TableShape& shape, Deadl
   }
   auto table = std::make_shared<Table>(arena_, index);
   table->begin_empty();
-  header.limiter.since = table->core.pace_version();
+  header.limiter.since = pace_version(table->core);
   header.become(TableState::kLive);  // pairs with the acquire in find()
   return table;
 }

@@ -58,7 +58,7 @@ struct DrawSet {
   std::vector<u64> first;  // keys of items that had been given back before, so they came before others; mostly empty
   bool was_first(u64 key) const { return std::find(first.begin(), first.end(), key) != first.end(); }
   bool made_room = false;  // inserts that wait for room still have to be woken
-  bool paced_out = false;  // TableCore::is_paced_out() after the last draw
+  bool paced_out = false;  // is_paced_out() after the last draw
 };
 
 }  // namespace di

@@ -6,6 +6,7 @@
 #include "replay/answers.h"
 #include "replay/due_groups.h"
 #include "replay/lease_ends.h"
+#include "replay/pace.h"
 #include "replay/sample_age.h"
 
 namespace di {
@@ -123,7 +124,7 @@ u32 Draws::draw_many(DrawSet* set, u32 count, Strata* strata, DistinctPicks* dis
 u32 Draws::draw_singly(DrawSet* set, u32 want, Strata* strata, DistinctPicks* distinct) {
   Selector& sampler = core_.selection.sampler();
   u32 drawn = 0;
-  for (; drawn < want && may_sample(core_.draw_limiter(), static_cast<i64>(items_counted(core_.header)));
+  for (; drawn < want && may_sample(draw_limiter(core_), static_cast<i64>(items_counted(core_.header)));
        distinct->after_picks()) {
     const u32 slot = next_slot(set, distinct, *strata);
     if (slot == kNone) break;
@@ -153,7 +154,7 @@ u32 Draws::draw_step(DrawSet* set, u32 want, Strata* strata) {
   DistinctPicks distinct(core_, set);
   u32 drawn = 0;
   if (independent() && !set->lease.on && set->chosen == nullptr) {
-    const u64 allowed = samples_allowed(core_.draw_limiter(), static_cast<i64>(items_counted(core_.header)), want);
+    const u64 allowed = samples_allowed(draw_limiter(core_), static_cast<i64>(items_counted(core_.header)), want);
     drawn = allowed == 0 ? 0 : draw_many(set, static_cast<u32>(allowed), strata, &distinct);
     if (drawn != 0) core_.undo.set(header_.limiter.samples, static_cast<u64>(header_.limiter.samples + drawn));
   } else {
@@ -170,7 +171,7 @@ void Draws::pass_on(DrawSet* set) {
   const i64 size = static_cast<i64>(items_counted(core_.header));
   core_.room_came().signal(0);
   if (may_insert(header_.limiter, size)) set->made_room = true;
-  if (may_sample(core_.draw_limiter(), size)) core_.items_came().signal(1);
+  if (may_sample(draw_limiter(core_), size)) core_.items_came().signal(1);
 }
 
 // Wakes writers that wait for room. It runs once the batch is copied, or before the learner waits for more draws: woken
@@ -185,8 +186,7 @@ namespace {
 
 std::string why_no_more(TableCore& core, const DrawSet& set) {
   const TableHeader& header = core.header;
-  std::string why =
-      why_no_sample(core.draw_limiter(), static_cast<i64>(items_counted(core.header)), core.pace_weights());
+  std::string why = why_no_sample(draw_limiter(core), static_cast<i64>(items_counted(core.header)), pace_weights(core));
   if (why.empty() && set.distinct && !set.items.empty() && header.size != 0)
     why = "the batch holds every item that can be drawn, and replace=False wants each once";
   if (why.empty() && header.size == 0) why = header.leased == 0 ? "the table is empty" : "no item is left to draw";
@@ -292,7 +292,7 @@ u32 Draws::draw_held(DrawSet* set, u32 step, Strata* strata, std::string* why, b
   note_table(set);
   set->table_size += set->lease.on ? got : items_outside(core_.header) - outside_before;  // as before the draws
   if (got < step) *why = why_no_more(core_, *set);
-  set->paced_out = got < step && core_.is_paced_out();
+  set->paced_out = got < step && is_paced_out(core_);
   undrawn.over = true;
   core_.commit();
   if (got != 0) pass_on(set);
@@ -303,7 +303,7 @@ u32 Draws::draw_held(DrawSet* set, u32 step, Strata* strata, std::string* why, b
 bool Draws::may_draw(u32 n, bool distinct) {
   TableGuard guard(core_, Deadline::only_try());
   end_due_groups(core_);
-  const bool passes = samples_allowed(core_.draw_limiter(), static_cast<i64>(items_counted(core_.header)), n) == n;
+  const bool passes = samples_allowed(draw_limiter(core_), static_cast<i64>(items_counted(core_.header)), n) == n;
   if (header_.finished != 0) return passes || !is_paced(header_.limiter);  // fewer items may be left
   const u64 most = header_.max_times_sampled;
   const u64 each = distinct || most == 1 ? 1 : most == 0 ? u64{n} : most;

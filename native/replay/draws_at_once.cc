@@ -4,6 +4,7 @@
 #include "replay/answers.h"
 #include "replay/due_groups.h"
 #include "replay/lease_ends.h"
+#include "replay/pace.h"
 #include "replay/sample_age.h"
 
 namespace di {
@@ -67,7 +68,7 @@ bool Draws::take_held(DrawSet* set, u32 n, const std::function<bool()>& copy) {
   const i64 size = static_cast<i64>(items_counted(core_.header));
   const bool chosen = set->chosen != nullptr;
   if (!(chosen ? keys_are_independent(core_) : independent())) return false;
-  if (samples_allowed(core_.draw_limiter(), size, n) < n) return false;
+  if (samples_allowed(draw_limiter(core_), size, n) < n) return false;
   if (set->distinct && n > header_.size) return false;
   if (set->distinct) set->keys.reserve(n);
   const u64 counter = header_.rng_counter;

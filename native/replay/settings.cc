@@ -4,6 +4,7 @@
 
 #include "replay/answers.h"
 #include "replay/new_blocks.h"
+#include "replay/pace.h"
 #include "replay/priorities.h"
 #include "replay/recovery.h"
 #include "replay/texts.h"
@@ -108,7 +109,7 @@ void TableSettings::count_anew() {
   draws_.forget_undelivered();
   LimiterState fresh = header_.limiter;
   fresh.inserts = fresh.samples = 0;
-  fresh.since = core_.pace_version();
+  fresh.since = pace_version(core_);
   set_limiter(fresh);
   for (u64* word : {&header_.epoch, &header_.latest_epoch, &header_.finished, &header_.total_inserts,
                     &header_.total_samples, &header_.total_removed})
@@ -145,8 +146,8 @@ void TableSettings::configure(const LimiterState* limiter, const double* alpha, 
   core_.change();
   if (limiter != nullptr && is_paced(*limiter)) {
     LimiterState before = header_.limiter;
-    if (opens) before.samples = 0, before.since = core_.pace_version();
-    set_limiter(paced_anew(*limiter, before, core_.pace_version()));
+    if (opens) before.samples = 0, before.since = pace_version(core_);
+    set_limiter(paced_anew(*limiter, before, pace_version(core_)));
     core_.commit();
   } else if (limiter != nullptr) {
     if (limiter->queue == 0) {

@@ -7,6 +7,7 @@
 #include "replay/answers.h"
 #include "replay/due_groups.h"
 #include "replay/lease_ends.h"
+#include "replay/pace.h"
 #include "replay/priorities.h"
 #include "replay/recovery.h"
 
@@ -48,7 +49,7 @@ std::string Table::why_no_insert() {
   // old one and given back). Or uses are unlimited, so no draw makes room; then the size exceeds the capacity only
   // after a resize() that was killed half-way, and insert() evicts the rest.
   if (header_.max_times_sampled != 0 && items_counted(core.header) > header_.capacity &&
-      may_sample(core.draw_limiter(), size))
+      may_sample(draw_limiter(core), size))
     return "draws were given back and lift the table above capacity=" + std::to_string(header_.capacity) +
            " until they are drawn again";
   if (header_.max_times_sampled != 0 && header_.size == 0 && header_.leased > header_.leased_used_up &&
@@ -192,8 +193,7 @@ void Table::insert(std::span<const NewItem> items, std::vector<u64>* keys, const
   core.commit();
   // A draw that waits learns of an earlier deadline, and passes on what it finds there.
   const u64 sooner = header_.group_due_ns.load(std::memory_order_relaxed) < due ? 1 : 0;
-  const u64 allowed =
-      samples_allowed(core.draw_limiter(), static_cast<i64>(items_counted(core.header)), kMaxClients);
+  const u64 allowed = samples_allowed(draw_limiter(core), static_cast<i64>(items_counted(core.header)), kMaxClients);
   core.items_came().signal(std::max(allowed, sooner));
 }
 

@@ -110,21 +110,10 @@ void refuse_taken_over(const TableCore& core) {
       .told();
 }
 
-i64 TableCore::newest_of(u64 weights) const {
-  return arena->weights(static_cast<u32>(weights - 1)).newest.load(std::memory_order_acquire);
-}
-
-i64 TableCore::newest_version() const { return header.weights == 0 ? 0 : newest_of(header.weights); }
-
-std::string TableCore::pace_weights() const {
-  return is_paced(header.limiter) ? read_name(arena->weights(static_cast<u32>(header.limiter.weights - 1)).name) : "";
-}
-
-bool TableCore::is_paced_out() const {
-  if (!is_paced(header.limiter) || header.size == 0) return false;
-  const bool last = header.epochs >= 0 && header.epoch + 1 >= static_cast<u64>(header.epochs);
-  const bool all_drawn = header.sampler == static_cast<u64>(SamplerKind::kOnce) && last && header.dense_left == 0;
-  return !all_drawn && !may_sample(draw_limiter(), static_cast<i64>(items_counted(header)));
+i64 TableCore::newest_version() const {
+  return header.weights == 0
+             ? 0
+             : arena->weights(static_cast<u32>(header.weights - 1)).newest.load(std::memory_order_acquire);
 }
 
 bool TableCore::is_stale(const Item& item) const {

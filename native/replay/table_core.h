@@ -83,12 +83,6 @@ class TableCore {
   u64 present() const { return items_counted(header) + header.waiting; }  // items that count for the capacity
   bool is_stale(const Item& item) const;
   i64 newest_version() const;
-  LimiterState draw_limiter() const { return limiter_in_force(header, pace_version()); }
-  std::string pace_weights() const;  // name of the weights of a Pace
-  i64 pace_version() const {         // newest version of these; 0: there is none, or the limiter is no Pace
-    return is_paced(header.limiter) ? newest_of(header.limiter.weights) : 0;
-  }
-  bool is_paced_out() const;  // whether the Pace alone holds draws up: a publish lets them pass
 
   // Sets the charge of held items to the number of items outside the capacity, times item_bytes. Takes the heap's lock.
   // It is called before a hold ends, and by every recovery. So a kill in between leaves a wrong charge only until the
@@ -132,7 +126,6 @@ class TableCore {
 
  private:
   friend class TableGuard;
-  i64 newest_of(u64 weights) const;  // weights: entry + 1
   void forget_parent();
   void forget_hold() noexcept;
   void do_late(Deadline deadline);

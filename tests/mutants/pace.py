@@ -21,7 +21,7 @@ MUTANTS = [
         "a-pace-counts-from-the-first-version",
         "pace",
         "native/replay/directory.cc::TableDirectory::try_create",
-        "  header.limiter.since = table->core.pace_version();\n",
+        "  header.limiter.since = pace_version(table->core);\n",
         "",
         (f"{PACE}::test_a_version_allows_a_batch",),
     ),

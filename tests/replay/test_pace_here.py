@@ -163,6 +163,24 @@ def test_wrong_values_are_named(made: Callable[[], Pace], error: type[Exception]
         made()
 
 
+def test_chosen_items_are_drawn_whole(store: di_store.Store) -> None:
+    table = prompts(store, batch=2, ahead=0)
+    keys = table.keys(n=3)
+    with pytest.raises(di_store.Timeout, match="pace"):
+        table.sample(keys=keys, timeout=0)
+    assert table.sample(keys=keys[1:], timeout=0).data["n"].tolist() == [1, 2]
+
+
+def test_leased_loaders_keep_the_pace(store: di_store.Store) -> None:
+    table = prompts(store, batch=3, ahead=0)
+    with table.loader(3, lease=LONG, timeout=0) as loader:
+        batch = next(loader)
+        with pytest.raises(di_store.Timeout, match="pace"):
+            next(loader)
+        table.ack(batch, counts=False)
+        assert next(loader).data["n"].tolist() == [3, 4, 5]
+
+
 def test_a_table_has_one_limiter(store: di_store.Store) -> None:
     both: Any = (Pace("policy", 4), Queue(4))
     with pytest.raises(TypeError, match=r"give one of MinSize, .*, Pace"):

@@ -5,9 +5,9 @@ Each limiter comes down to four numbers. With I inserts and S draws so far, and 
 * a draw passes when N >= min_size and I·ratio − (S+1) >= min_diff;
 * an insert passes when N + 1 <= min_size, or (I+1)·ratio − S <= max_diff.
 
-For single operations Reverb's rate limiter decides the same. In the rule of draws of a `Pace`, versions of weights stand
-for inserts. Limiters block; they never drop. The core decides; `Bounds` repeats the rule in Python, to explain why a
-call waits.
+For single operations Reverb's rate limiter decides the same. In the rule of a `Pace`, versions of weights stand for
+inserts. Limiters block; they never drop. The core decides; `Bounds` repeats the rule in Python, to explain why a call
+waits.
 """
 
 from __future__ import annotations
