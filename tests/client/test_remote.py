@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cluster.nodes import Node, node
+from cluster.served import noted_calls
 from pains import until
 
 import di_store
@@ -75,6 +76,33 @@ def test_put_many_is_all_or_nothing(far: di_store.Store, near: di_store.Store) -
     assert (done, [ref.id for ref in pending]) == (refs, ["e" * 40])
     assert set(refs) <= set(far.keys(n=10_000))
     assert far.delete(refs) == 3
+
+
+def test_many_objects_are_read_with_few_calls(
+    far: di_store.Store, near: di_store.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One call for as many as fit one answer; those that are not there are waited for as ever."""
+    calls = noted_calls(monkeypatch)
+    values = [*(np.arange(n) for n in range(300)), "text", {"a": np.ones(3)}, None, b"x" * 300_000]
+    refs = near.put_many(values)
+    found = far.get_many(refs)
+    assert calls == ["get_many"]
+    assert all(map(np.array_equal, found[:300], values))
+    assert (found[300], found[301]["a"].tolist(), found[302], found[303]) == ("text", [1] * 3, None, b"x" * 300_000)
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        found[5].flags.writeable = True
+    mine = far.get_many(refs[5:7], copy=True)
+    mine[0][:] = 0
+    assert far.get_many(refs[5:7])[0].tolist() == [0, 1, 2, 3, 4]
+    large = near.put_many([np.full(30_000_000, n, np.uint8) for n in range(5)])
+    calls.clear()
+    assert [each[-1] for each in far.get_many(large)] == [0, 1, 2, 3, 4]
+    assert calls == ["get_many", "get_many"]
+    threading.Timer(0.3, lambda: near.put("late", id="ab" * 20)).start()
+    assert far.get_many([refs[300], "ab" * 20], timeout=60) == ["text", "late"]
+    near.delete([*refs, *large, "ab" * 20])
+    with pytest.raises(di_store.ObjectNotFound):
+        far.get_many(refs, timeout=0.1)
 
 
 def test_a_wait_ends_when_the_object_is_put(far: di_store.Store, near: di_store.Store) -> None:

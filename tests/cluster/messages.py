@@ -13,6 +13,7 @@ import numpy as np
 from di_store import _core
 from di_store.base.dtypes import Array
 from di_store.base.errors import Timeout
+from di_store.client.objects import blocks_of
 from di_store.columns.ragged import Ragged
 from di_store.columns.schema import Schema, Spec
 from di_store.protocol import batches, handshake, rows, values
@@ -168,6 +169,19 @@ def _ack() -> Sent:
     return Sent(Kind.CALL, meta, joined(body), 7)
 
 
+def _many() -> Sent:
+    """Of protocol 4."""
+    meta, body = values.call_of("get_many", "", {"ids": bytes(range(60))}, once=False)
+    return Sent(Kind.CALL, meta, joined(body), 7)
+
+
+def _blocks() -> Sent:
+    """Of protocol 4."""
+    blocks = [np.arange(100, dtype=np.uint8), np.arange(64, dtype=np.uint8)]
+    body = values.padded([np.array([100, 0, 64], np.int64), *blocks])
+    return Sent(Kind.ANSWER, values.answer_meta(3, ["told"]), joined(body), 7)
+
+
 def _answer() -> Sent:
     size, body = values.packed([1, {"a": np.arange(4, dtype=np.int16)}, "text", (None, 2.5)])
     return Sent(Kind.ANSWER, values.answer_meta(size, ["told"]), joined(body), 7)
@@ -240,6 +254,8 @@ MESSAGES: dict[str, Sent] = {
     "leased": _batch(PLAIN, 1 << 63),
     "ack": _ack(),
     "gone": _gone(),
+    "many": _many(),
+    "blocks": _blocks(),
 }
 
 _STRUCTS: dict[str, type[Any]] = {
@@ -283,6 +299,8 @@ def reader_of(name: str) -> Callable[[bytes, Array], Any]:
         "append": _read_rows,
         "watch": _read_call,
         "ack": _read_call,
+        "many": _read_call,
+        "blocks": lambda meta, body: list(blocks_of(body, handshake.decoded(values.Answer, meta).header_bytes)),
         "news": lambda meta, body: values.value_of(Message(Kind.ANSWER, 7, 0, meta, body)),
         "gone": lambda meta, body: values.value_of(Message(Kind.ANSWER, 7, 0, meta, body)),
         "answer": lambda meta, body: values.value_of(Message(Kind.ANSWER, 7, 0, meta, body)),

@@ -21,6 +21,7 @@ from pains import until
 import di_store
 from cluster.messages import Sent, framed
 from di_store.client.address import TOKEN_ENV, Address
+from di_store.client.channel import Channel
 from di_store.protocol.connection import Connection
 from di_store.protocol.frame import Kind
 from di_store.protocol.handshake import Hello, Welcome, greet
@@ -199,6 +200,20 @@ def agent_here(
     finally:
         agent.stop()
         thread.join(30)
+
+
+def noted_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of all calls that this process makes to agents from now on, but for looks whether one is there."""
+    calls: list[str] = []
+    ask = Channel.ask
+
+    def noted(channel: Channel, method: str, *given: Any, **more: Any) -> Any:
+        if method != "hello":
+            calls.append(method)
+        return ask(channel, method, *given, **more)
+
+    monkeypatch.setattr(Channel, "ask", noted)
+    return calls
 
 
 def port_of(agent: Agent) -> int:

@@ -182,7 +182,7 @@ def test_a_resumed_node_gives_up_tables_taken_over_by_another(three: Three) -> N
             distant.sample(4)
         with pytest.raises(TableNotFound, match="another node"):
             distant.insert({"n": 99})
-        with di_store.attach(lost.name, timeout=60) as plain:  # what came too late for the other node can still be read
+        with di_store.attach(lost.name) as plain:  # what came too late for the other node can still be read
             left_over = plain.table("replay")
             assert 10 in left_over.peek(left_over.keys()).data["n"]
             with pytest.raises(TableNotFound, match="another node"):

@@ -30,6 +30,7 @@ from di_store.protocol import handshake
 with di_store.connect(sys.argv[1]) as store:
     ref = store.put({"w": np.arange(100_000)})
     assert store.get(ref)["w"][-1] == 99_999
+    assert [each["w"][-1] for each in store.get_many([ref, ref])] == [99_999, 99_999]
     assert store.publish("w", np.ones(3)) == 1
     assert store.latest("w").version == 1
     for _ in range(1000):
@@ -95,16 +96,16 @@ def test_a_too_new_agent_is_refused(serve: Serve, tmp_path: Path) -> None:
     """A client of this version is refused, and one of the agent's own is served."""
     path = version(tmp_path, NEWEST + 1, NEWEST + 2)
     served = serve(PYTHONPATH=path)
-    with pytest.raises(LayoutMismatch, match=f"speaks protocols {OLDEST} to {NEWEST}, this agent 4 to 5"):
+    with pytest.raises(LayoutMismatch, match=f"speaks protocols {OLDEST} to {NEWEST}, this agent 5 to 6"):
         served.connect()
     with client(served.address, path) as program:
-        assert program.line() == "4 5"
+        assert program.line() == "5 6"
 
 
 def test_a_too_new_client_is_refused(serve: Serve, tmp_path: Path) -> None:
     """It is told both ranges and what to do; clients of the agent's version go on."""
     served, path = serve(), version(tmp_path, NEWEST + 1, NEWEST + 2)
-    told = pytest.raises(AssertionError, match=r"LayoutMismatch: .* 4 to 5, this agent 1 to 3(.|\n)*agents first")
+    told = pytest.raises(AssertionError, match=r"LayoutMismatch: .* 5 to 6, this agent 1 to 4(.|\n)*agents first")
     with client(served.address, path) as program, told:
         program.line()
     with served.connect() as store:

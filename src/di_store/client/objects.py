@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+import numpy as np
 
 from di_store import _core
 from di_store.base.dtypes import Array
-from di_store.base.errors import NodeUnavailable, ObjectExists, Timeout
+from di_store.base.errors import CorruptData, NodeUnavailable, ObjectExists, Timeout
 from di_store.client.bulk import what
 from di_store.client.channel import Seconds
 from di_store.client.session import RemoteSession
 from di_store.objects import codec
-from di_store.objects.refs import Ref
+from di_store.objects.refs import Ref, joined_ids
 from di_store.objects.weights import Published
 from di_store.protocol.connection import Connection, Message
 from di_store.protocol.frame import Buffer, view
-from di_store.protocol.handshake import decoded
+from di_store.protocol.handshake import MANY_OBJECTS, decoded
 from di_store.protocol.values import Answer, payload_of, value_of, warn
 from di_store.runtime.deadline import Deadline
 from di_store.runtime.waits import logger
@@ -26,6 +28,11 @@ MOST_ATTEMPTS = 20
 """Attempts to put a value with a new id while connections break."""
 INLINE_BYTES = 256 << 10
 """Values up to this size travel with the call; larger ones follow once the agent has room for them."""
+
+
+IDS_AT_ONCE = 10_000
+"""Objects that one call names."""
+_ALIGNMENT = 64
 
 
 class _Sent:
@@ -100,6 +107,38 @@ class RemoteObjects:
         message = self._session.channel.ask("get", arguments, timeout=deadline, what=what(raw))
         warn(decoded(Answer, message.meta).warnings)
         return self._value(message.body, copy)
+
+    def present(self, raws: list[bytes], timeout: Seconds, copy: bool | None) -> Iterator[tuple[bytes, Any]]:
+        """The ids and values of those of these objects that can be read at once. One call reads many of them.
+
+        An agent of an older protocol is not asked: then nothing is there.
+        """
+        deadline, at = Deadline.of(timeout), 0
+        self._session.meet(deadline)
+        while at < len(raws) and self._session.channel.client.protocol >= MANY_OBJECTS:
+            some = raws[at : at + IDS_AT_ONCE]
+            arguments = {"ids": joined_ids(some)}
+            message = self._session.channel.ask(
+                "get_many", arguments, timeout=deadline, what=f"get of {len(raws)} objects"
+            )
+            answer = decoded(Answer, message.meta)
+            warn(answer.warnings)
+            for raw, block in zip(some, blocks_of(message.body, answer.header_bytes), strict=False):
+                if len(block):
+                    yield raw, self._value(block, copy)
+            at += answer.header_bytes
+
+    def delete_each(self, raws: list[bytes], timeout: Seconds) -> set[bytes]:
+        """Delete objects. Returns which of them existed."""
+        options: dict[str, Any] = {"timeout": Deadline.of(timeout), "what": "delete", "once": True}
+        call, gone = self._session.call, set[bytes]()
+        if self._session.channel.client.protocol < MANY_OBJECTS:
+            return {raw for raw in raws if call("delete", {"ids": [raw]}, **options)}
+        for at in range(0, len(raws), IDS_AT_ONCE):
+            some = raws[at : at + IDS_AT_ONCE]
+            were_there = call("delete_each", {"ids": joined_ids(some)}, **options)
+            gone.update(raw for raw, was_there in zip(some, were_there, strict=True) if was_there)
+        return gone
 
     def _value(self, block: Array, copy: bool | None) -> Any:
         return _core.read_block(block, copy, foreign=not self._session.channel.allow_pickle)
@@ -186,6 +225,22 @@ class RemoteObjects:
         if (found := self._published(message)) is not None:
             self._session.versions[name] = self._known(name, found.version)
         return found
+
+
+def blocks_of(body: Array, count: int) -> Iterator[Array]:
+    """The blocks in the answer to `get_many` about so many ids; an empty one for an object that is not there."""
+    sealed: Array = np.frombuffer(view(body).toreadonly(), np.uint8)  # no view of it can be made writable
+    front = sealed[: 8 * count]
+    if count < 1 or len(front) < 8 * count:
+        raise CorruptData("received fewer sizes of objects than announced", remedy="")
+    at = 8 * count
+    for size in front.view(np.int64).tolist():
+        if size:
+            at = -(-at // _ALIGNMENT) * _ALIGNMENT
+        if not 0 <= size <= len(sealed) - at:
+            raise CorruptData("received an object that is longer than its message", remedy="")
+        yield sealed[at : at + size]
+        at += size
 
 
 def _feeding(sent: list[_Sent]) -> Callable[[Connection], None]:

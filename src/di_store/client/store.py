@@ -98,7 +98,8 @@ class RemoteStore(StoreBackend):
         return self._values.put_many(values, raws, 0.0, deadline, durability) if values else []
 
     def get_many(self, raws: list[bytes], copy: bool | None, deadline: Deadline) -> list[Any]:
-        return [self._values.get(raw, deadline.left, copy) for raw in raws]
+        found = dict(self._values.present(raws, deadline.another(), copy)) if len(raws) > 1 else {}
+        return [found[raw] if raw in found else self._values.get(raw, deadline.left, copy) for raw in raws]
 
     def wait(self, refs: list[Ref], num_returns: int, deadline: Deadline) -> tuple[list[Ref], list[Ref]]:
         arguments = {"ids": [ref.raw for ref in refs], "num_returns": num_returns, "timeout": deadline.left}

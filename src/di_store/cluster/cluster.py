@@ -9,7 +9,7 @@ from di_store.base.errors import NodeUnavailable
 from di_store.client.address import Address
 from di_store.client.channel import Seconds
 from di_store.cluster.directory import Directory, unavailable
-from di_store.cluster.node import HERE, Node, called
+from di_store.cluster.node import HERE, HOME_BYTES, Node, called
 from di_store.cluster.session_pool import LOOK_SECONDS, SessionPool
 from di_store.runtime.deadline import Deadline
 from di_store.runtime.forks import in_child
@@ -38,6 +38,7 @@ class Cluster:
         self.engine = engine
         self._nodes: list[Node] = []
         self._known: dict[str, Node] = {here.uuid: here}  # all that were ever seen; threads only add to it
+        self._homes: dict[bytes, Node] = {here.home: here}  # the same by `Node.home`
         self._looked = self._failed = float("-inf")  # when the last look ended, and the last one that failed
         self.begin()
         in_child(self, Cluster.begin)
@@ -77,6 +78,7 @@ class Cluster:
             self._failed = time.monotonic()
             raise
         self._known.update((each.uuid, each) for each in found)
+        self._homes.update((each.home, each) for each in found)
         if rest is None or rest >= 0.9 * LOOK_SECONDS or not self.directory.missing(found):
             self._nodes, self._looked = found, time.monotonic()
         return found
@@ -137,7 +139,7 @@ class Cluster:
 
     def is_elsewhere(self, raw: bytes) -> bool:
         """Whether an object with such an id was put on another node that was seen. Makes no call."""
-        return any(raw.startswith(each.home) for uuid, each in list(self._known.items()) if uuid != self.here.uuid)
+        return self.home_seen(raw) not in (None, self.here)
 
     def home_of(self, raw: bytes, timeout: float | None = LOOK_SECONDS, *, sure: bool = False) -> Node | None:
         """The node where an object with such an id was put; None: a program chose its id, or the node is not known.
@@ -154,7 +156,7 @@ class Cluster:
 
     def home_seen(self, raw: bytes) -> Node | None:
         """As `home_of`, among the nodes that were seen. Makes no call."""
-        return next((each for each in list(self._known.values()) if raw.startswith(each.home)), None)
+        return self._homes.get(raw[:HOME_BYTES])
 
     def close(self) -> None:
         """Close the directory and all sessions."""

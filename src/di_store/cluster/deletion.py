@@ -121,7 +121,7 @@ class Deletion:
 
         def ask(node: Node) -> None:
             try:
-                found.update(raw for raw in raws if self._nodes.delete(node, [raw]))
+                found.update(self._nodes.delete_each(node, raws))
             except (NodeUnavailable, Timeout):
                 self._note_silent(node)
 

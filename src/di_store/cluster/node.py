@@ -10,6 +10,8 @@ from di_store.base.errors import NodeUnavailable, shown
 from di_store.client.address import Address
 
 HERE = "here"
+HOME_BYTES = 6
+"""So many bytes of an object's id name the node where it was put."""
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -28,7 +30,7 @@ class Node(msgspec.Struct, frozen=True):
     @property
     def home(self) -> bytes:
         """The first bytes of the ids of objects that were put on this node."""
-        return bytes.fromhex(self.uuid)[:6]
+        return bytes.fromhex(self.uuid)[:HOME_BYTES]
 
     @property
     def place(self) -> str:

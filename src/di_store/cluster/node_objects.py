@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from di_store.base.errors import NodeUnavailable, Timeout
 from di_store.client.channel import Seconds
+from di_store.client.objects import RemoteObjects
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.node import Node
 from di_store.cluster.session_pool import LOOK_SECONDS
@@ -55,6 +56,15 @@ class NodeObjects:
                 return int(session.call("delete", {"ids": raws}, timeout=seconds, what="delete", once=True))
 
         return self.patiently(node, delete) if timeout is None else delete(timeout)
+
+    def delete_each(self, node: Node, raws: list[bytes]) -> set[bytes]:
+        """As `delete`. Returns which of the objects existed there."""
+
+        def delete(seconds: float) -> set[bytes]:
+            with self._cluster.sessions.calling(node, seconds) as session:
+                return RemoteObjects(session).delete_each(raws, seconds)
+
+        return self.patiently(node, delete)
 
 
 def mark_of(raw: bytes) -> bytes:

@@ -101,12 +101,36 @@ class ClusterObjects:
 
     def get_many(self, raws: list[bytes], deadline: Deadline, copy: bool | None) -> list[Any]:
         """`Store.get_many`: several objects under one deadline."""
-        found = []
+        found: dict[bytes, Any] = {}
+        chosen: list[bytes] = []  # not here, and their ids do not name their nodes
+        arena = self._session.arena
         for raw in raws:
-            with contextlib.suppress(ObjectNotFound):
-                found.append(self._here.get(raw, 0, copy))
-                continue
-            found.append(self.get(raw, deadline.another(), copy))
+            if arena.contains(raw, waits.CALL_SECONDS):
+                with contextlib.suppress(ObjectNotFound, StoreFull, Timeout):
+                    found[raw] = arena.get(raw, copy)
+            elif self._cluster.home_seen(raw) is None:
+                chosen.append(raw)
+        if len(chosen) > 1:
+            found.update(self._present(chosen, deadline, copy))
+        return [found[raw] if raw in found else self.get(raw, deadline.another(), copy) for raw in raws]
+
+    def _present(self, raws: list[bytes], deadline: Deadline, copy: bool | None) -> dict[bytes, Any]:
+        """The values of those of these objects that other nodes have now. All nodes are asked at once."""
+        step = Deadline(waits.CALL_SECONDS) if deadline.left is None else deadline.another()
+        others: list[Node] = []
+        with contextlib.suppress(NodeUnavailable):  # then those that were seen are asked
+            others = self._cluster.others()
+
+        def ask(node: Node) -> dict[bytes, Any]:
+            with contextlib.suppress(NodeUnavailable, Timeout), self._cluster.sessions.calling(node, step) as session:
+                return dict(RemoteObjects(session).present(raws, step, copy))
+            return {}
+
+        found: dict[bytes, Any] = {}
+        for each in at_once([partial(ask, node) for node in others or self._cluster.last_seen()], step.rest()):
+            found.update(each)
+            if len(found) == len(raws):  # a silent node is not waited for
+                break
         return found
 
     def _searched(self, raw: bytes, deadline: Deadline, copy: bool | None) -> Any:

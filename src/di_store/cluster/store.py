@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from di_store.base import config
 from di_store.base.errors import NodeUnavailable, StoreClosed
@@ -93,3 +93,19 @@ class ClusterStore(Store):
         with self.node.cluster.sessions.calling(home, seconds) as session:
             session.call("hello", timeout=seconds, what="store_of")
         return Store(RemoteStore(session))
+
+
+def stores_of(store: ClusterStore, timeout: float = 10) -> Iterator[Store]:
+    """The stores of all nodes: this one, and the others through their agents, each of which has so many seconds.
+
+    Raises:
+        NodeUnavailable: a node does not answer in time.
+    """
+    yield store
+    cluster = store.node.cluster
+    others = cluster.others(timeout, fresh=True)
+    if silent := cluster.missing():
+        raise NodeUnavailable(f"{', '.join(silent)} does not answer, and may have objects")
+    for node in others:
+        with cluster.sessions.calling(node, timeout) as session:
+            yield Store(RemoteStore(session))

@@ -48,7 +48,13 @@ class Objects:
         """`Store.put_many`. All values are written before the first is sealed; if the call fails, all are freed."""
         durable = is_durable(self._session, durability)
         drafts: list[_core.Unsealed] = []
+        arena = self._session.writable()
         for value, raw in zip(values, raws, strict=True):
+            try:
+                drafts.append(arena.write(value, raw))
+                continue
+            except (StoreFull, Timeout):  # wait for it
+                pass
             drafts.append(written(self._session, deadline.left, "put", partial(_write, value, raw)))
         if durable:
             written(self._session, deadline.left, "put", lambda arena: arena.keep(drafts))

@@ -96,6 +96,22 @@ def ids_of(refs: Any) -> list[bytes]:
     return [ref.raw if type(ref) is Ref else id_of(ref) for ref in refs]
 
 
+def joined_ids(raws: list[bytes]) -> bytes:
+    """Many ids as one text of bytes, as calls carry them."""
+    return b"".join(raws)
+
+
+def split_ids(joined: Any) -> list[bytes]:
+    """The ids that `joined_ids` joined.
+
+    Raises:
+        TypeError: these are no whole ids.
+    """
+    if not isinstance(joined, bytes) or len(joined) % _ID_BYTES:
+        raise TypeError(f"ids={shown(joined)}: give ids of {_ID_BYTES} bytes each, one after the other")
+    return [joined[at : at + _ID_BYTES] for at in range(0, len(joined), _ID_BYTES)]
+
+
 def listed(refs: Any) -> list[Any]:
     """Several refs as a list.
 

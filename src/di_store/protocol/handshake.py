@@ -38,6 +38,8 @@ LEASES = 3
 """From this protocol on a client may draw with a lease."""
 REASONS = 4
 """From this protocol on an agent tells why items left a table."""
+MANY_OBJECTS = 4
+"""From this protocol on one call reads or deletes many objects: `get_many`, `delete_each`."""
 NONCE_BYTES = 32
 _TOKEN_REMEDY = "give both sides the same token: DI_STORE_TOKEN, `di-store serve --token-file`, connect(token=)"
 

@@ -13,7 +13,7 @@ from di_store.base import config
 from di_store.base.errors import TableNotFound, shown
 from di_store.checkpoint.store.durable import made
 from di_store.layout.shape import UNLIMITED
-from di_store.objects.refs import Ref
+from di_store.objects.refs import Ref, split_ids
 from di_store.policy.limiters import limiter_from_plain
 from di_store.policy.options import checked_again
 from di_store.policy.samplers import sampler_to_plain
@@ -94,6 +94,7 @@ STORE_CALLS: dict[str, Callable[..., Any]] = {
     "goodbye": _goodbye,
     "contains": lambda peer, id: peer.store.contains(Ref(id)),
     "delete": lambda peer, ids: peer.store.delete(refs_of(ids)),
+    "delete_each": lambda peer, ids: bytes(peer.store.delete(Ref(raw)) for raw in split_ids(ids)),
     "keys": _keys,
     "wait": _wait,
     "resize": lambda peer, **given: peer.store.resize(**given),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -10,18 +11,21 @@ import numpy as np
 
 from di_store import _core
 from di_store.base.dtypes import Array
-from di_store.base.errors import CorruptData, shown
+from di_store.base.errors import CorruptData, ObjectNotFound, StoreFull, Timeout, shown
 from di_store.broadcast.chains import CALLS
 from di_store.objects.access import is_durable, written
 from di_store.objects.blocks import array_head
-from di_store.objects.refs import check_ttl
+from di_store.objects.refs import check_ttl, split_ids
 from di_store.objects.weights import Weights, check_name, check_own_name, check_published
 from di_store.protocol.frame import Kind
-from di_store.protocol.values import answer_meta
-from di_store.runtime.waits import check_timeout
+from di_store.protocol.values import answer_meta, padded
+from di_store.runtime.waits import CALL_SECONDS, check_timeout
 from di_store.server.answers import Reply
 from di_store.server.copies import COPY_CALLS
 from di_store.server.talk import Talk, said
+
+MOST_AT_ONCE = 64 << 20
+"""An answer to `get_many` ends with the object that makes its body this large."""
 
 
 def _reserved(talk: Talk, entry: Any, ttl: float, timeout: float | None, *, named: bool) -> tuple[Any, Array]:
@@ -91,6 +95,28 @@ def _get(talk: Talk, arguments: Any) -> Reply:
     return Kind.ANSWER, answer_meta(0, talk.warned()), [block]
 
 
+def _get_many(talk: Talk, arguments: Any) -> Reply:
+    """The blocks of those of these objects that can be read at once.
+
+    The body begins with their sizes, int64; 0: no block. `header_bytes` of the answer: for how many of the ids.
+    """
+    arena = talk.peer.session.arena
+    sizes: list[int] = []
+    blocks: list[Array] = []
+    total = 0
+    for raw in split_ids(arguments["ids"]):
+        size = 0
+        if arena.contains(raw, CALL_SECONDS):
+            with suppress(ObjectNotFound, StoreFull, Timeout):
+                blocks.append(arena.raw(raw))
+                size = len(blocks[-1])
+        sizes.append(size)
+        total += size
+        if total >= MOST_AT_ONCE:
+            break
+    return Kind.ANSWER, answer_meta(len(sizes), talk.warned()), padded([np.array(sizes, np.int64), *blocks])
+
+
 def _latest(talk: Talk, arguments: Any) -> Reply:
     """The answer's `header_bytes` is the version; 0: no such version."""
     found = Weights(talk.peer.session).raw_latest(**arguments)
@@ -119,6 +145,7 @@ STREAM_CALLS: dict[str, Callable[[Talk, Any], Reply]] = {
     "put": _put,
     "publish": _publish,
     "get": _get,
+    "get_many": _get_many,
     "latest": _latest,
     "watch_versions": _watch_versions,
     **COPY_CALLS,

@@ -275,7 +275,7 @@ class Store:
         return self._backend.put_many(every, raws, durability, Deadline.given(timeout))
 
     def get_many(self, refs: Iterable[Ref | str], *, timeout: float | None = 0, copy: bool | None = None) -> list[Any]:
-        """`get` all refs under one deadline. Returns the values."""
+        """`get` all refs under one deadline. Returns the values. Arrays from another machine share their memory."""
         copy = None if copy is None else config.flag("copy", copy)
         return self._backend.get_many([id_of(ref) for ref in listed(refs)], copy, Deadline.given(timeout))
 
