@@ -14,9 +14,9 @@ import numpy as np
 
 from di_store._core import RowPacker
 from di_store.base import tree
+from di_store.base.buffers import take_buffer
 from di_store.base.dtypes import Array, DType
 from di_store.columns.column import FLAGS, Column
-from di_store.protocol.buffers import take_buffer
 from di_store.protocol.rows import ALIGNMENT, stride_of
 
 _BLOCK_BYTES = 1 << 20

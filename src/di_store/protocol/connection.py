@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from di_store import _core
+from di_store.base.buffers import take_buffer
 from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData
-from di_store.protocol.buffers import take_buffer
 from di_store.protocol.frame import Buffer, Kind
 
 TICK_SECONDS = 0.5

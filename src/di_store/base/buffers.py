@@ -1,4 +1,4 @@
-"""Memory for data from another machine."""
+"""Memory for data from another machine, and for large results of adapters."""
 
 from __future__ import annotations
 
