@@ -14,8 +14,8 @@ pytest.importorskip("transfer_queue", reason="runs with make adapters ADAPTER=tr
 import ray
 import torch
 import transfer_queue as tq
-from cluster.nodes import cluster_nodes
-from cluster.served import TOKEN
+from cluster.nodes import attached, cluster_nodes
+from cluster.served import TOKEN, noted_calls
 from given_stores import KINDS, killed_after_a_checkpoint, opened
 from omegaconf import OmegaConf
 from transfer_queue_jobs import Worker, get, put, ray_here
@@ -23,6 +23,7 @@ from transfer_queue_jobs import Worker, get, put, ray_here
 import di_store
 from di_store import cluster
 from di_store.adapters.transfer_queue import StorageClient, register
+from di_store.client.objects import RemoteObjects
 
 KEYS = [f"sample_{at}" for at in range(4)]
 
@@ -122,6 +123,36 @@ def test_a_sample_can_be_put_again_on_another_node() -> None:
             second.get(keys(1))
 
 
+def test_a_reader_asks_other_nodes_once_for_its_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples stay on their nodes, whoever reads them. No value of another column is asked for."""
+    with cluster_nodes("transfer-queue-columns", 2, "--memory", "64MiB") as nodes, attached(nodes) as (here, there):
+        first, second = StorageClient({"store": here}), StorageClient({"store": there})
+        numbers = [f"{at}@numbers" for at in range(40)]
+        first.put(numbers[:20], [torch.full((10,), at) for at in range(20)])
+        second.put(numbers[20:], [torch.full((10,), at) for at in range(20, 40)])
+        second.put([f"{at}@others" for at in range(40)], [torch.zeros(1_000)] * 40)
+        calls, asked = noted_calls(monkeypatch), noted_ids(monkeypatch)
+        assert [int(each[0]) for each in first.get(numbers)] == list(range(40))
+        assert calls == ["get_many"]
+        assert len(asked) == 20
+        assert [len(each.keys()) for each in (here, there)] == [20, 60]
+        with di_store.attach(nodes[0].name) as store:
+            assert len(store.keys()) == 20  # nor does it keep copies
+
+
+def noted_ids(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The ids of all objects that this process asks other nodes for, from now on."""
+    asked: list[bytes] = []
+    present = RemoteObjects.present
+
+    def noted(self: RemoteObjects, raws: list[bytes], *given: Any) -> Any:
+        asked.extend(raws)
+        return present(self, raws, *given)
+
+    monkeypatch.setattr(RemoteObjects, "present", noted)
+    return asked
+
+
 def test_settings_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(ValueError, match=r"DiStore\.memory is for a store of TransferQueue's own"):
         StorageClient({"store": "mine", "memory": "1GiB"})
@@ -168,3 +199,33 @@ def test_processes_share_the_samples_and_resume(
             finally:
                 tq.close()
                 del worker
+
+
+def test_processes_of_two_nodes_share_the_samples(ray_system: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process uses the store of its node, and reads what those of the other node have put."""
+    monkeypatch.setenv("DI_STORE_TOKEN", TOKEN)
+    register()
+    with cluster_nodes("transfer-queue-two", 2, "--memory", "64MiB") as nodes, attached(nodes) as (here, there):
+        monkeypatch.setenv("DI_STORE_NODE", nodes[0].name)
+        tq.init(configuration(here))
+        try:
+            put(KEYS[:2], {"a": torch.arange(6).reshape(2, 3)})
+            environment = {"env_vars": {"DI_STORE_NODE": nodes[1].name}}
+            worker: Any = Worker.options(runtime_env=environment).remote()  # type: ignore[attr-defined]
+            ray.get(worker.put.remote(KEYS[2:], 7))
+            assert [len(each.keys()) for each in (here, there)] == [2, 2]
+            assert [each.tolist() for each in get(KEYS, ["a"])["a"].unbind()] == [
+                [0, 1, 2],
+                [3, 4, 5],
+                [7] * 3,
+                [7] * 3,
+            ]
+            found = ray.get(worker.get.remote(KEYS[1:3]))
+            assert [each.tolist() for each in found] == [[3, 4, 5], [7, 7, 7]]
+            ray.get(worker.put.remote(KEYS[:1], 8))  # on the other node
+            assert get(KEYS[:1], ["a"])["a"].unbind()[0].tolist() == [8] * 3
+            tq.kv_clear(keys=KEYS, partition_id="train")
+            assert [len(each.keys()) for each in (here, there)] == [0, 0]
+        finally:
+            tq.close()
+            del worker

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ from transfer_queue.storage.clients.base import StorageKVClient
 
 import di_store
 from di_store.adapters.stores import given_store
+from di_store.adapters.transfer_queue import keeping
 from di_store.adapters.transfer_queue.forms import LEAVES, StoredForms, form, value_of
 from di_store.adapters.transfer_queue.ids import QueueIds, key_at
-from di_store.adapters.transfer_queue.settings import TABLE, settings
-from di_store.cluster.store import ClusterStore
+from di_store.adapters.transfer_queue.settings import TABLE, durability, settings
+from di_store.cluster.store import ClusterStore, stores_of
 
 _ATTACH_SECONDS = 10.0
 _REWRITE_SECONDS = 1.0
@@ -32,7 +34,7 @@ class StorageClient(StorageKVClient):  # type: ignore[misc]
     Args:
         config: the section `backend.DiStore` as `transfer_queue.init()` completes it: `name` of TransferQueue's own
             store, or a given `store`, see `adapters.stores.StoreLike`; `table`, the name of the samples in that store
-            ("samples"); `timeout`, the seconds that a put waits for room (60).
+            ("samples"); `timeout`, the seconds that a put waits for room (60); `durability`, as of `Store.put`.
 
     Raises:
         di_store.StoreNotFound: the store is gone.
@@ -42,9 +44,11 @@ class StorageClient(StorageKVClient):  # type: ignore[misc]
         super().__init__(config)
         given = settings(config)
         self._timeout = given.get("timeout", 60)
+        self._durability = durability(given)
+        self._keeper: str | None = given.get("keeper")
         self._given = given.get("store") is not None
         self._store = given_store(given.get("store")) or _own_store(given.get("name"))
-        self._owner = QueueIds(self._store, given.get("table") or TABLE)
+        self._owner = QueueIds(given.get("table") or TABLE)
         self._spread = isinstance(self._store, ClusterStore)
 
     @property
@@ -69,7 +73,7 @@ class StorageClient(StorageKVClient):  # type: ignore[misc]
             self._store.delete(ids)
         for _ in range(_REWRITES):
             try:
-                self._store.put_many(forms, ids=ids, timeout=self._timeout)
+                self._store.put_many(forms, ids=ids, durability=self._durability, timeout=self._timeout)
                 return
             except di_store.ObjectExists:
                 self._store.delete(ids)
@@ -110,8 +114,22 @@ class StorageClient(StorageKVClient):  # type: ignore[misc]
             ) from None
 
     def clear(self, keys: list[str], custom_backend_meta: Any = None) -> None:
-        """Delete the values of these keys. Missing keys are no error."""
+        """Delete the values of these keys. Missing keys are no error.
+
+        The controller has marked their samples already. With durability, it is saved before they go.
+        """
+        if self._keeper:
+            keeping.save(self._keeper)
         self._store.delete(self._owner.ids(keys))
+
+    def stored(self) -> set[str]:
+        """The ids of all values, on all nodes."""
+        stores = stores_of(self._store) if isinstance(self._store, ClusterStore) else [self._store]
+        return {ref.id for store in stores for refs in self._owner.pages(store) for ref in refs}
+
+    def delete(self, ids: Iterable[str]) -> None:
+        """Delete values by their ids."""
+        self._store.delete(ids)
 
     def save(self, path: Path) -> None:
         """Write all samples to a folder. Samples that are cleared meanwhile may be left out.
@@ -122,7 +140,7 @@ class StorageClient(StorageKVClient):  # type: ignore[misc]
         self._check_alone("save_checkpoint")
         skipped = len(self.owner)
         number = 0
-        for refs in self._owner.pages():
+        for refs in self._owner.pages(self._store):
             found = {}
             for ref in refs:
                 with contextlib.suppress(di_store.ObjectNotFound):
@@ -138,14 +156,16 @@ class StorageClient(StorageKVClient):  # type: ignore[misc]
             ValueError: the samples lie on several nodes of a cluster.
         """
         self._check_alone("load_checkpoint")
-        for refs in self._owner.pages():
+        if self._keeper:  # no state describes what is there in the meantime
+            keeping.forget(self._keeper)
+        for refs in self._owner.pages(self._store):
             self._store.delete(refs)
         for number in itertools.count():
             more, found = di_store.load(path / f"{number:06}")
             if not more:
                 return
             for rest, value in found.items():  # one by one: together they may be more than memory holds
-                self._store.put(value, id=self.owner + rest, timeout=self._timeout)
+                self._store.put(value, id=self.owner + rest, durability=self._durability, timeout=self._timeout)
 
     def _check_alone(self, call: str) -> None:
         if isinstance(self._store, ClusterStore) and len(nodes := self._store.nodes()) > 1:
@@ -155,7 +175,12 @@ class StorageClient(StorageKVClient):  # type: ignore[misc]
             )
 
     def close(self) -> None:
-        """Close this process's handle of TransferQueue's own store. A given store stays open."""
+        """Close this process's handle of TransferQueue's own store. A given store stays open.
+
+        In the process that called `transfer_queue.init()`, this ends the keeper of a durable queue.
+        """
+        if self._keeper:
+            keeping.end(self._keeper)
         if not self._given:
             self._store.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeAlias
 
@@ -12,11 +13,16 @@ from numpy.typing import NDArray
 from tensordict import NonTensorStack
 
 from di_store.adapters.torch_types import NUMPY_TYPES, array_of
+from di_store.base.buffers import take_buffer
 
 Array: TypeAlias = NDArray[Any]
 
 LEAVES = frozenset({str, bytes, int, float, bool, complex, type(None), torch.Tensor})
 """Types of values that `Store.get_many` returns as the reader's own, without arrays that lie in the store."""
+
+
+_POOLED_BYTES = 1 << 20
+"""Results of this size are in memory that was used before, if there is some."""
 
 
 class Kept(NamedTuple):
@@ -114,9 +120,15 @@ def _jagged(arrays: list[Array]) -> Any:
     offsets = np.zeros(len(arrays) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     first = arrays[0]
-    dtype = torch.from_numpy(np.empty(0, first.dtype)).dtype
-    values = torch.empty((int(offsets[-1]), *first.shape[1:]), dtype=dtype)
-    np.concatenate(arrays, out=values.numpy())
+    shape = int(offsets[-1]), *first.shape[1:]
+    size = math.prod(shape) * first.dtype.itemsize
+    # Fresh pages cost more than the copy.
+    memory = take_buffer(size) if size >= _POOLED_BYTES else np.empty(size, np.uint8)
+    values = memory.view(first.dtype).reshape(shape)
+    np.concatenate(arrays, out=values)
     return torch.nested.nested_tensor_from_jagged(
-        values, torch.from_numpy(offsets), min_seqlen=int(lengths.min()), max_seqlen=int(lengths.max())
+        torch.from_numpy(values),
+        torch.from_numpy(offsets),
+        min_seqlen=int(lengths.min()),
+        max_seqlen=int(lengths.max()),
     )

@@ -37,8 +37,7 @@ class QueueIds:
         digits: the beginning of their ids.
     """
 
-    def __init__(self, store: di_store.Store, name: str) -> None:
-        self._store = store
+    def __init__(self, name: str) -> None:
         self.digits = _digest(name, _OWNER)
 
     def ids(self, keys: list[str]) -> list[str]:
@@ -52,11 +51,11 @@ class QueueIds:
             return f"{_prefix(self.digits, field)}{int(index):0{_INDEX}x}"
         return self.digits + _digest(key, _DIGITS - _OWNER)
 
-    def pages(self) -> Iterator[list[di_store.Ref]]:
-        """The ids of all objects, a thousand at a time."""
+    def pages(self, store: di_store.Store) -> Iterator[list[di_store.Ref]]:
+        """The ids of all objects that were put on this store's machine, a thousand at a time."""
         before = int(self.digits, 16) * 16 ** (_DIGITS - _OWNER) - 1
         last: str | None = None if before < 0 else f"{before:0{_DIGITS}x}"
-        while refs := self._store.keys(last, _AT_ONCE):
+        while refs := store.keys(last, _AT_ONCE):
             ours = [ref for ref in refs if ref.id.startswith(self.digits)]
             if ours:
                 yield ours
