@@ -1,9 +1,10 @@
 """TransferQueue's SimpleStorage beside Di-store's backend: put and get of a batch of token tensors.
 
-`python -m bench.adapters.transfer_queue`, in about a minute. Both storages are in one Ray and take turns; each is
-called as TransferQueue's client calls it, with the controller told of each put, and also without that (storage only).
-The last part is what a program gains that moves from TransferQueue to a table: groups with a late reward, by its own
-calls, beside SimpleStorage called as in use.
+`python -m bench.adapters.transfer_queue`, in about a minute. The storages are in one Ray and take turns; each is called
+as TransferQueue's client calls it, with the controller told of each put. Over two nodes, one puts and the other gets:
+each has a store and an agent of its own, and SimpleStorage's units are reached over TCP in any case. The last part is
+what a program gains that moves from TransferQueue to a table: groups with a late reward, by its own calls, beside
+SimpleStorage.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import os
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
+from contextlib import ExitStack
+from typing import Any, TypeAlias
 
 import numpy as np
 import ray
@@ -26,25 +28,28 @@ from transfer_queue.storage.bootstrap import StorageBootstrapProvider
 from transfer_queue.storage.managers.base import StorageManagerFactory
 
 import di_store
-from di_store import Group, Queue, Spec
+from bench.cluster.__main__ import told
+from di_store import Group, Queue, Spec, cluster
 from di_store.adapters.transfer_queue import BACKEND, register
 
-KINDS = ("SimpleStorage", BACKEND)
+SIMPLE, NODES = "SimpleStorage", "two nodes"
+Managers: TypeAlias = "dict[str, tuple[Any, Any]]"
 
 
-def storages() -> dict[str, Any]:
-    """A storage manager of each backend, with the controller that `transfer_queue.init()` starts."""
+def storages(nodes: list[str]) -> Managers:
+    """Of each kind, the storage managers that put and that get, and the controller that `init()` starts."""
     register()
     settings = {"storage_backend": BACKEND, BACKEND: {"memory": "2GiB"}}
     conf = transfer_queue.init(OmegaConf.create({"backend": settings}))
-    conf.backend.storage_backend = "SimpleStorage"
-    units = StorageBootstrapProvider.get_provider("SimpleStorage")(conf)
-    found = {}
-    for kind in KINDS:
-        config = conf.backend[kind]
-        found[kind] = StorageManagerFactory.create(kind, controller_info=conf.controller.zmq_info, config=config)
-    found["units"] = units  # actors end with their handles
-    return found
+    conf.backend.storage_backend = SIMPLE
+    units = StorageBootstrapProvider.get_provider(SIMPLE)(conf)
+
+    def manager(kind: str, config: Any) -> Any:
+        return StorageManagerFactory.create(kind, controller_info=conf.controller.zmq_info, config=config)
+
+    alone = {kind: (manager(kind, conf.backend[kind]),) * 2 for kind in (SIMPLE, BACKEND)}
+    far = tuple(manager(BACKEND, {"store": cluster.attach(name)}) for name in nodes)
+    return {**alone, NODES: far, "units": units}  # actors end with their handles
 
 
 class OwnTable:
@@ -77,10 +82,9 @@ class OwnTable:
         return self.table.sample(self.groups).data
 
 
-def own_table(managers: dict[str, Any], samples: int, tokens: int, group: int, rounds: int) -> None:
-    """A table beside SimpleStorage with the controller told, and beside a copy of the same bytes by numpy."""
-    client, manager = transfer_queue.get_client(), managers[KINDS[0]]
-    manager.notify_data_update = type(manager).notify_data_update.__get__(manager)
+def own_table(managers: Managers, samples: int, tokens: int, group: int, rounds: int) -> None:
+    """A table beside SimpleStorage, and beside a copy of the same bytes by numpy."""
+    client, manager = transfer_queue.get_client(), managers[SIMPLE][0]
     data, own = batch(samples, 3, tokens, False), OwnTable(samples, tokens, group)
     columns = {name: column.numpy() for name, column in data.items()}
     target = {name: np.zeros_like(column) for name, column in columns.items()}
@@ -123,10 +127,6 @@ def own_table(managers: dict[str, Any], samples: int, tokens: int, group: int, r
     own.store.close()
 
 
-async def silent(*_: Any, **__: Any) -> None:
-    """In place of the message to the controller."""
-
-
 def seconds(call: Callable[[], Any], loop: Any = asyncio.new_event_loop()) -> tuple[float, Any]:  # noqa: B008
     begin = time.perf_counter()
     found = loop.run_until_complete(call())
@@ -146,36 +146,34 @@ def batch(samples: int, fields: int, tokens: int, ragged: bool) -> Any:
     return TensorDict(made, batch_size=samples)
 
 
-def compare(managers: dict[str, Any], data: Any, what: str, rounds: int, told: bool) -> None:
-    client = transfer_queue.get_client()
+def compare(managers: Managers, ours: str, data: Any, what: str, rounds: int) -> None:
+    client, kinds = transfer_queue.get_client(), (SIMPLE, ours)
     names, samples = list(data.keys()), data.batch_size[0]
     size = sum((each.values() if each.is_nested else each).nbytes for each in data.values())
-    times: dict[tuple[str, str], list[float]] = {(kind, call): [] for kind in KINDS for call in ("put", "get")}
+    times: dict[tuple[str, str], list[float]] = {(kind, call): [] for kind in kinds for call in ("put", "get")}
     for turn in range(rounds + 2):
-        for kind in KINDS if turn % 2 else KINDS[::-1]:
-            manager = managers[kind]
-            notify = type(manager).notify_data_update
-            manager.notify_data_update = notify.__get__(manager) if told else silent
+        for kind in kinds if turn % 2 else kinds[::-1]:
+            putter, getter = managers[kind]
             meta = client.get_meta(
                 data_fields=names, batch_size=samples, partition_id=f"{what}{turn}{kind}", mode="insert"
             )
-            put, _ = seconds(lambda manager=manager, meta=meta: manager.put_data(data, meta))
+            put, _ = seconds(lambda putter=putter, meta=meta: putter.put_data(data, meta))
             meta = meta.add_fields(data)
-            get, found = seconds(lambda manager=manager, meta=meta: manager.get_data(meta))
+            get, found = seconds(lambda getter=getter, meta=meta: getter.get_data(meta))
             name = names[turn % len(names)]
             if not all(map(torch.equal, found[name].unbind(), data[name].unbind())):
                 raise RuntimeError(f"{kind}, {name}: other rows came back")
             del found
-            seconds(lambda manager=manager, meta=meta: manager.clear_data(meta))
+            seconds(lambda putter=putter, meta=meta: putter.clear_data(meta))
             if turn >= 2:  # the first rounds fill pools and page tables
                 times[kind, "put"].append(put)
                 times[kind, "get"].append(get)
     for call in ("put", "get"):
-        theirs, ours = (statistics.median(times[kind, call]) for kind in KINDS)
-        lowest = [min(times[kind, call]) * 1e3 for kind in KINDS]
+        theirs, own = (statistics.median(times[kind, call]) for kind in kinds)
+        lowest = [min(times[kind, call]) * 1e3 for kind in kinds]
         print(
-            f"{what:28} {call} {theirs * 1e3:8.2f} ms {ours * 1e3:8.2f} ms {theirs / ours:6.2f}x"
-            f"   {size / ours / 1e9:5.2f} GB/s   fastest {lowest[0]:7.2f} {lowest[1]:7.2f}",
+            f"{what:28} {call} {theirs * 1e3:8.2f} ms {own * 1e3:8.2f} ms {theirs / own:6.2f}x"
+            f"   {size / own / 1e9:5.2f} GB/s   fastest {lowest[0]:7.2f} {lowest[1]:7.2f}",
             flush=True,
         )
 
@@ -186,15 +184,19 @@ if __name__ == "__main__":
     given = parser.parse_args()
     os.environ.setdefault("TQ_LOGGING_LEVEL", "ERROR")
     ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False)
-    managers = storages()
-    print("SimpleStorage, Di-store, ratio (above 1: Di-store is faster), Di-store's rate; medians")
-    for told in (False, True):
-        print("put tells the controller, as in use:" if told else "storage only:")
-        compare(managers, batch(512, 3, 2_048, False), "512 x 3 x 2,048", given.rounds, told)
-        compare(managers, batch(512, 3, 2_048, True), "512 x 3 x 1,024..2,048", given.rounds, told)
-        compare(managers, batch(1, 3, 2_048, False), "1 x 3 x 2,048", given.rounds, told)
-    print("SimpleStorage as in use, a table of groups with late rewards, ratio; medians")
-    own_table(managers, 512, 2_048, 8, given.rounds)
-    own_table(managers, 1, 2_048, 1, 4 * given.rounds)
-    transfer_queue.close()
-    ray.shutdown()
+    places = [f"127.0.0.1:{port}" for port in (7391, 7392)]
+    with ExitStack() as running:
+        peers = ["--peers", ",".join(places)]
+        nodes = [running.enter_context(told(f"bench-tq-{at}", "--listen", places[at], *peers)) for at in range(2)]
+        managers = storages([each["name"] for each in nodes])
+        print("SimpleStorage, Di-store, ratio (above 1: Di-store is faster), Di-store's rate; medians")
+        for ours in (BACKEND, NODES):
+            print(f"{ours}:")
+            compare(managers, ours, batch(512, 3, 2_048, False), "512 x 3 x 2,048", given.rounds)
+            compare(managers, ours, batch(512, 3, 2_048, True), "512 x 3 x 1,024..2,048", given.rounds)
+            compare(managers, ours, batch(1, 3, 2_048, False), "1 x 3 x 2,048", given.rounds)
+        print("SimpleStorage as in use, a table of groups with late rewards, ratio; medians")
+        own_table(managers, 512, 2_048, 8, given.rounds)
+        own_table(managers, 1, 2_048, 1, 4 * given.rounds)
+        transfer_queue.close()
+        ray.shutdown()
