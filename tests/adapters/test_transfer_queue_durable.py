@@ -91,6 +91,7 @@ def killed_and_resumed(
         restart()
         with program("look", settings, nodes, mark) as lines:
             found = dict(lines)
+        assert "objects" in found, "the program has ended"
         known.check(found)
         restart()
 
