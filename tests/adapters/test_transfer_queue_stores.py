@@ -199,33 +199,3 @@ def test_processes_share_the_samples_and_resume(
             finally:
                 tq.close()
                 del worker
-
-
-def test_processes_of_two_nodes_share_the_samples(ray_system: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each process uses the store of its node, and reads what those of the other node have put."""
-    monkeypatch.setenv("DI_STORE_TOKEN", TOKEN)
-    register()
-    with cluster_nodes("transfer-queue-two", 2, "--memory", "64MiB") as nodes, attached(nodes) as (here, there):
-        monkeypatch.setenv("DI_STORE_NODE", nodes[0].name)
-        tq.init(configuration(here))
-        try:
-            put(KEYS[:2], {"a": torch.arange(6).reshape(2, 3)})
-            environment = {"env_vars": {"DI_STORE_NODE": nodes[1].name}}
-            worker: Any = Worker.options(runtime_env=environment).remote()  # type: ignore[attr-defined]
-            ray.get(worker.put.remote(KEYS[2:], 7))
-            assert [len(each.keys()) for each in (here, there)] == [2, 2]
-            assert [each.tolist() for each in get(KEYS, ["a"])["a"].unbind()] == [
-                [0, 1, 2],
-                [3, 4, 5],
-                [7] * 3,
-                [7] * 3,
-            ]
-            found = ray.get(worker.get.remote(KEYS[1:3]))
-            assert [each.tolist() for each in found] == [[3, 4, 5], [7, 7, 7]]
-            ray.get(worker.put.remote(KEYS[:1], 8))  # on the other node
-            assert get(KEYS[:1], ["a"])["a"].unbind()[0].tolist() == [8] * 3
-            tq.kv_clear(keys=KEYS, partition_id="train")
-            assert [len(each.keys()) for each in (here, there)] == [0, 0]
-        finally:
-            tq.close()
-            del worker
