@@ -87,6 +87,7 @@ REACHED_ELSEWHERE = {
     "arena.before_magic",
     "os.find_holders",
     "fork.pin_copied",
+    "groups.ended",
     "late.before_show",
     "late.item_went_on",
     "leases.end_item",

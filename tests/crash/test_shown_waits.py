@@ -118,8 +118,8 @@ def test_a_call_that_waits_for_a_lock_is_shown_once_with_its_reason_and_age(fiel
         thread = call.native_id or 0
         assert looks.shown[thread] == {("lock", hand.pid)}, name
         assert call.began <= looks.began(thread) <= call.began + LATE, name
+    field.board.put(0, words.STOP, 1)  # first: it would fill the queue again before `insert` can
     hand.signal(signal.SIGCONT)
-    field.board.put(0, words.STOP, 1)
     hand.finish()
     for name, call in calls.items():
         call.join(BOUND)

@@ -213,10 +213,10 @@ def test_a_refusal_is_shown_as_one_line() -> None:
     assert len(told(caught)) < 600
 
 
-@pytest.mark.parametrize(("oldest", "newest"), [(0, 0), (4, 9), (2**63, 2**64 - 1)])
+@pytest.mark.parametrize(("oldest", "newest"), [(0, 0), (5, 9), (2**63, 2**64 - 1)])
 def test_protocols_without_a_common_version_are_refused(served: ServedStore, oldest: int, newest: int) -> None:
     with served.leaves_nothing():
-        with pytest.raises(LayoutMismatch, match=f"speaks protocols {oldest} to {newest}, this agent 1 to 3") as caught:
+        with pytest.raises(LayoutMismatch, match=f"speaks protocols {oldest} to {newest}, this agent 1 to 4") as caught:
             greeted(served.port, oldest=oldest, newest=newest)
         assert "agents first, then clients" in told(caught)
         connection, _ = greeted(served.port, oldest=0, newest=9)

@@ -234,13 +234,15 @@ class Prefetch:
 
     def _hand_out(self, waited: float) -> tuple[Draws, Batch, Any]:
         first = self._queue.popleft()
-        if (source := self._source) is not None:
-            source.note_loaded(len(self._queue), waited)
-        if self._queue and self._queue[0].done:
-            self._more.wake()  # this wakes only one consumer: wake the next one
         try:
+            if (source := self._source) is not None:
+                source.note_loaded(len(self._queue), waited)
+            if self._queue and self._queue[0].done:
+                self._more.wake()  # this wakes only one consumer: wake the next one
             batch, placed = first.take()
-        except BaseException:  # also Ctrl-C: the queue has one batch fewer
+        except BaseException:  # also Ctrl-C: the queue has one batch fewer, and a kept traceback would hold its draws
+            with contextlib.suppress(StoreError):  # a lock is held: a later call of this process gives them back
+                first.give_back()
             self.look_again()
             raise
         self._batch_bytes = first.bytes

@@ -181,13 +181,12 @@ class Table:
         Args:
             n: number of examples; may be more than the limiter allows at once. With `budget`, at most this number.
             timeout: seconds to wait. None: no limit, but `Timeout` after 60 s with no open writer, lease or new item.
-            min_n: return early with at least this many, once `linger` seconds pass without a further draw; None: n. If
-                only a `Pace` stands against more, None returns what there is, at least one.
+            min_n: return early with at least this many, once `linger` seconds pass without a further draw. None: n, or
+                what a `Pace` lets pass.
             linger: seconds; None: the rest of `timeout`.
             beta: exponent of the importance weights; None: the sampler's.
             columns: outputs to copy; None: all.
-            out: a batch of n examples, which is overwritten and returned. If fewer are drawn, the result is a new batch
-                over the front of its arrays.
+            out: a batch of n examples to overwrite and return; if fewer are drawn, a new one over its arrays' front.
             replace: whether a batch may hold an item more than once. False: each draw chooses among the items that the
                 batch does not hold yet, as numpy's ``Generator.choice(replace=False)``. `Fifo` and `Lifo` then give the
                 next n items, heaps the n best. Takes up to 1.5 times as long. `probabilities` are of a draw from all.
