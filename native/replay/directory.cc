@@ -46,7 +46,7 @@ void fill_header(TableHeader& header, const TableShape& shape) {
   header.groups_short = 0;
   header.steps_left_out.store(0, std::memory_order_relaxed);
   header.sample_age = -1;
-  header.limiter = shape.limiter;
+  store_limiter(header, shape.limiter);
   header.undo.count.store(0);
   std::memset(header.segment_block, 0, sizeof header.segment_block);
   std::memset(header.segment_slots, 0, sizeof header.segment_slots);

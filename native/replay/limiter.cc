@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 namespace di {
@@ -80,6 +81,13 @@ LimiterState paced_anew(LimiterState state, const LimiterState& before, i64 vers
   state.samples = before.samples - (version - before.since) * static_cast<i64>(before.ratio);
   state.since = version;
   return state;
+}
+
+void store_limiter(TableHeader& table, const LimiterState& state) {
+  u64 words[sizeof(LimiterState) / sizeof(u64)];
+  std::memcpy(words, &state, sizeof words);
+  u64* to = reinterpret_cast<u64*>(&table.limiter);
+  for (const u64 word : words) __atomic_store_n(to++, word, __ATOMIC_RELAXED);
 }
 
 LimiterState limiter_in_force(const TableHeader& table, i64 version) {

@@ -46,6 +46,9 @@ LimiterState paced_anew(LimiterState state, const LimiterState& before, i64 vers
 LimiterState limiter_in_force(const TableHeader& table, i64 version);
 inline bool is_paced(const LimiterState& state) { return state.weights != 0; }
 
+// Sets the limiter of a table. Word by word, since `queue` and `weights` are read without a lock.
+void store_limiter(TableHeader& table, const LimiterState& state);
+
 // The reason why the next insert or sample has to wait, with the counts and options; "" if it need not wait.
 std::string why_no_insert(const LimiterState& state, i64 size);
 std::string why_no_sample(const LimiterState& state, i64 size, const std::string& weights = "");  // a Pace's

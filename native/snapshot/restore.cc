@@ -7,6 +7,7 @@
 
 #include "objects/draft.h"
 #include "objects/weights.h"
+#include "replay/limiter.h"
 #include "replay/recovery.h"
 #include "tier/body_packs.h"
 
@@ -199,9 +200,9 @@ void set_counts(TableHeader& header, const TableImage& image) {
   header.alpha = image.alpha;
   header.beta = image.beta;
   header.max_staleness = image.max_staleness;
-  const u64 weights = header.limiter.weights;  // their entry in this store
-  header.limiter = image.limiter;
-  header.limiter.weights = weights;
+  LimiterState limiter = image.limiter;
+  limiter.weights = header.limiter.weights;  // their entry in this store
+  store_limiter(header, limiter);
 }
 
 // Derives everything else from the items, as after a death. The caller holds the table's lock.
