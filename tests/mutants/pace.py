@@ -69,7 +69,7 @@ MUTANTS = [
         "a-restored-table-has-no-pace",
         "pace",
         "native/snapshot/restore.cc::set_counts",
-        "  header.limiter.weights = weights;\n",
+        "  limiter.weights = header.limiter.weights;",
         "",
         (f"{HERE}::test_a_checkpoint_goes_on_where_it_was",),
     ),
