@@ -6,6 +6,7 @@ import multiprocessing as mp
 import os
 import pickle
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,14 +14,16 @@ import numpy as np
 import pytest
 from cluster.nodes import Node, node
 from cluster.served import TOKEN, agent_here, port_of
-from leasing import LONG, keys_of, leased, take
+from leasing import LONG, PATIENCE, keys_of, leased, take
 from pains import until
 from warm import WARM
 
 import di_store
-from di_store.base.errors import LayoutMismatch
+from di_store.base.errors import LayoutMismatch, NodeUnavailable
 from di_store.client.channel import Channel
 from di_store.protocol.connection import Disconnected
+from di_store.protocol.handshake import NEWEST, Hello
+from di_store.replay.serving import handle_of
 from di_store.server import server
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*was restarted:RuntimeWarning")
@@ -66,35 +69,101 @@ def test_who_holds_an_item_is_said(near: di_store.Store, table: di_store.Table, 
     table.ack(batch)
 
 
-@pytest.mark.parametrize("answered", [False, True])
+HOW = ["table", "loader", "mixture", "mixture with min_n", "loader of a mixture"]
+"""Who draws: see `drawn`."""
+
+
+def drawn(far: di_store.Store, how: str) -> tuple[di_store.Batch, Any]:
+    """A leased batch of four items of table "t", and its table or mixture."""
+    whole: Any = far.table("t")
+    if "mixture" in how:
+        far.create_table("other", capacity=1, schema={"n": di_store.Spec((), "i8")}, exist_ok=True)
+        whole = far.mix({"t": 1, "other": 0})
+    if "loader" in how:
+        return next(whole.loader(4, prefetch=0, lease=LONG, timeout=PATIENCE)), whole
+    some = {"min_n": 1} if "min_n" in how else {}
+    return whole.sample(4, lease=LONG, timeout=PATIENCE, **some), whole
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("answered", ["not", "wholly", "in part"])
 def test_an_agent_dies_while_a_batch_is_delivered(
-    served: Node, near: di_store.Store, table: di_store.Table, monkeypatch: pytest.MonkeyPatch, answered: bool
+    served: Node,
+    far: di_store.Store,
+    near: di_store.Store,
+    table: di_store.Table,
+    monkeypatch: Any,
+    answered: str,
+    how: str,
 ) -> None:
     """Before the call, or before its answer: each item is leased once, for a batch that the program gets."""
-    ask, answer, deliveries = Channel.ask, Channel._answer, []
+    ask, answer, deliveries, keys = Channel.ask, Channel._answer, [], table.keys(0, 10)
 
     def asks(self: Channel, method: str, *rest: Any, **options: Any) -> Any:
         if method == "deliver":
             deliveries.append(self)
-            if not answered and len(deliveries) == 1:
+            if answered == "not" and len(deliveries) == 1:
                 served.kill_agent()
         return ask(self, method, *rest, **options)
 
     def answers(self: Channel, *rest: Any) -> Any:
         found = answer(self, *rest)
-        if answered and len(deliveries) == 1:
+        if answered != "not" and len(deliveries) == 1:
             deliveries.append(self)
             served.kill_agent()
+            if answered == "in part":
+                assert near.table("t").give_back(keys[:1]) == 1
             raise Disconnected("the agent was killed")
         return found
 
     monkeypatch.setattr(Channel, "ask", asks)
     monkeypatch.setattr(Channel, "_answer", answers)
-    batch = take(table, 4)
-    assert len(deliveries) == 2
+    batch, whole = drawn(far, how)
+    assert len(deliveries) == (3 if answered == "in part" else 2)
     assert batch.data["n"].tolist() == [0, 1, 2, 3]
     assert leased(near.table("t")) == 4
-    assert table.ack(batch) == 4
+    assert whole.ack(batch) == 4
+
+
+def test_batches_ahead_end_with_their_agent(served: Node, near: di_store.Store, table: di_store.Table) -> None:
+    """And are drawn again; what was handed out stays leased."""
+    with table.loader(3, prefetch=2, lease=LONG, timeout=PATIENCE) as loader:
+        first = next(loader)
+        assert leased(near.table("t")) == 9
+        served.kill_agent()
+        until(lambda: near.check() == [] and leased(near.table("t")) == 3, "the batches ahead to come back")
+        second = next(loader)
+        assert second.data["n"].tolist() == [3, 4, 5]
+        assert leased(near.table("t")) == 9
+        assert table.ack(first) == 3
+    assert leased(near.table("t")) == 3
+    assert table.give_back(second) == 3
+    assert take(table, 7).data["n"].tolist() == list(range(3, 10))
+
+
+def test_each_item_is_acknowledged_once_though_agents_are_killed(
+    served: Node, far: di_store.Store, near: di_store.Store
+) -> None:
+    """While the loader has batches ahead, and while leases are acknowledged."""
+    table = far.create_table("many", capacity=300, limiter=di_store.Queue(300))
+    table.extend({"n": np.arange(300)})
+    table.finish()
+    done: Counter[int] = Counter()
+    with table.loader(4, prefetch=3, lease=LONG, timeout=PATIENCE) as loader:
+        for number, batch in enumerate(loader):
+            if number % 20 == 10:
+                served.kill_agent()
+            done.update(batch.data["n"].tolist())
+            while True:
+                try:
+                    table.ack(batch)
+                    break
+                except NodeUnavailable:
+                    pass  # perhaps it was done
+    assert done == dict.fromkeys(range(300), 1)
+    assert (len(near.table("many")), leased(near.table("many"))) == (0, 0)
+    assert near.check() == []
+    far.drop_table("many")
 
 
 def test_what_a_client_held_comes_first_once_it_has_closed(served: Node, table: di_store.Table) -> None:
@@ -114,16 +183,17 @@ def test_what_a_client_held_comes_first_once_it_has_closed(served: Node, table: 
 
 def _hold(address: str, token: str | None, pipe: Any, end: str) -> None:
     with di_store.connect(address, token=token) as store:
-        batch = take(store.table("t"), 3)
+        loader = store.table("t").loader(3, prefetch=int(end == "die ahead"), lease=LONG)
+        batch = next(loader)
         pipe.send(batch.data["n"].tolist())
         if end == "close":
             pipe.recv()
             return
-        os.kill(os.getpid(), signal.SIGKILL if end == "die" else signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP if end == "stop" else signal.SIGKILL)
         pipe.send(store.table("t").ack(batch))
 
 
-@pytest.mark.parametrize("end", ["die", "stop"])
+@pytest.mark.parametrize("end", ["die", "die ahead", "stop"])
 def test_a_client_that_is_silent_for_long_has_no_leases(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
     """It was killed, or comes back too late. A client that only waits keeps its own."""
     monkeypatch.setattr(server, "LEASE_SECONDS", 5.0)
@@ -170,6 +240,23 @@ def test_leases_outlive_a_broken_connection() -> None:
             assert list(agent._peers.values()) == [peer]
 
 
+def test_connections_of_a_new_client_may_come_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The later one does not take the leases from the draws of the first."""
+    hello = Hello(1, NEWEST, bytes(32), bytes(range(16)), "call", "", "client")
+    with di_store.open(memory="64MiB") as store, agent_here(store) as agent:
+        table, attach, marks = handle_of(store.create_table("t", capacity=9)), agent._attach, []
+
+        def attach_late(*given: Any) -> Any:
+            if not marks:
+                marks.append(None)
+                marks[0] = agent._join(hello).leases.of(table)
+            return attach(*given)
+
+        monkeypatch.setattr(agent, "_attach", attach_late)
+        agent._join(hello)
+        assert table.native.owns_session(*marks[0])
+
+
 def test_a_forked_child_holds_nothing_of_its_parent(table: di_store.Table) -> None:
     batch = take(table, 2)
 
@@ -195,11 +282,13 @@ def test_a_lease_pickles(served: Node, table: di_store.Table, near: di_store.Sto
     assert keys_of(take(table, 3)) == keys_of(other)
 
 
-def test_an_older_agent_is_named(table: di_store.Table, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("how", HOW)
+def test_an_older_agent_is_named(far: di_store.Store, table: di_store.Table, monkeypatch: Any, how: str) -> None:
     client = table._backend.session.channel.client  # type: ignore[attr-defined]
-    monkeypatch.setattr(client, "protocol", 2)
+    monkeypatch.setattr(client, "protocol", 2 if how == "table" else 4)
     with pytest.raises(LayoutMismatch, match="update the agent"):
-        take(table, 1)
+        drawn(far, how)
+    assert leased(table) == 0
     assert len(table.sample(1)) == 1
 
 
@@ -214,12 +303,13 @@ def test_an_older_agent_is_named(table: di_store.Table, monkeypatch: pytest.Monk
         ("sample", {"n": 1, "lease": -1}),
         ("sample", {"n": 1, "lease": "long"}),
         ("sample", {"n": 1, "lease": 1, "mixture": 7}),
+        ("draw", {"n": 1, "lease": -1, "loader": 7, "turn": 1, "ours": [], "now": True}),
     ],
 )
 def test_odd_messages_are_refused(table: di_store.Table, call: str, given: dict[str, Any]) -> None:
     """Of a client that is not ours; its connection goes on."""
     draw = {"draws": 9_999, "mixture": 0, "min_n": None, "linger": None, "beta": None, "columns": None, "replace": True}
-    arguments = {**(draw if call == "sample" else {}), "timeout": 1.0, **given}
+    arguments = {**(draw if call in ("sample", "draw") else {}), "timeout": 1.0, **given}
     backend: Any = table._backend
     with pytest.raises((ValueError, TypeError, di_store.StoreError)):
         backend.session.channel.call(call, arguments, target=backend.target)

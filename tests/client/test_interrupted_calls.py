@@ -107,20 +107,35 @@ def test_an_interrupted_batch_is_given_to_the_next_call(store: di_store.Store, c
     loader.close()
 
 
+@pytest.mark.parametrize("reads", ["sample", "loader"])
 @pytest.mark.parametrize("seconds", [LONG, 0])
 def test_an_interrupted_batch_with_a_lease_is_given_to_the_next_call(
-    store: di_store.Store, cut: Cut, seconds: float
+    store: di_store.Store, cut: Cut, seconds: float, reads: str
 ) -> None:
     """Unless its lease is over by then: its items are drawn again."""
     table = queue(store, 6)
+    loader = table.loader(3, prefetch=0, timeout=30, lease=seconds)
+    read: Callable[[], di_store.Batch] = loader.__next__ if reads == "loader" else lambda: take(table, 3, seconds)
     cut("deliver", KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
-        take(table, 3, seconds)
-    batch = take(table, 3, seconds)
+        read()
+    batch = read()
     assert batch.data["n"].tolist() == [0, 1, 2]
     assert table.ack(batch) == (3 if seconds else 0)
     assert leased(table) == 0
-    assert take(table, 3, seconds).data["n"].tolist() == ([3, 4, 5] if seconds else [0, 1, 2])
+    assert read().data["n"].tolist() == ([3, 4, 5] if seconds else [0, 1, 2])
+    loader.close()
+
+
+def test_the_end_of_a_loader_gives_back_the_batch_of_an_interrupted_next(store: di_store.Store, cut: Cut) -> None:
+    table = queue(store, 6)
+    with table.loader(3, prefetch=1, timeout=30, lease=LONG) as loader:
+        cut("deliver", KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            next(loader)
+        assert leased(table) == 6
+    assert leased(table) == 0
+    assert take(table, 6).data["n"].tolist() == list(range(6))
 
 
 @pytest.mark.parametrize("call", ["ack", "give_back", "update"])

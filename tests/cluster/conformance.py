@@ -27,7 +27,7 @@ QUICK = {
         "replay/replace replay/reset replay/slices replay/views replay/view_streams"
     ),
     "drawing": "replay/evicted replay/extreme_priorities replay/finish replay/mixture replay/once replay/peek",
-    "leases": "replay/leases replay/lease_rules replay/pace",
+    "leases": "replay/leases replay/lease_rules replay/leased_loader replay/leased_mixture replay/pace",
     "laws": "replay/laws replay/budgets",
     "arguments": (
         "arguments/checked_first arguments/bad_input arguments/deep_values arguments/odd_arguments columns/odd_keys "
@@ -74,6 +74,8 @@ LEFT_OUT = [
     ("replay/test_leases.py::test_what_comes_back_is_drawn_next_and_undoes_its_draw[death-", SILENT),
     ("replay/test_leases.py::test_what_comes_back_is_drawn_next_and_undoes_its_draw[close-", SILENT),
     ("replay/test_leases.py::test_stats_tell_of_leases", OWNER),
+    ("replay/test_leased_loader.py::test_all_batches_of_a_killed_process_come_back", SILENT),
+    ("replay/test_leased_mixture.py::test_all_leases_of_a_killed_process_come_back", SILENT),
     ("replay/test_pace.py::test_what_is_not_trained_gives_its_room_back[killed]", SILENT),
     ("replay/test_leases.py::test_files_hold_leased_items_as_not_drawn", NO_FOLDER),
     ("objects/test_objects.py::test_arrays_are_read_in_place", COPIES),
@@ -143,6 +145,8 @@ LEFT_OUT_IN_PARTS = [
     ("replay/test_budgets.py", NO_LAWS),
     ("replay/test_laws.py", NO_LAWS),
     ("replay/test_lease_rules.py", NO_LEASES),
+    ("replay/test_leased_loader.py", NO_LEASES),
+    ("replay/test_leased_mixture.py", SEVERAL),
     ("replay/test_leases.py", NO_LEASES),
     ("replay/test_mixture.py", SEVERAL),
     ("replay/test_pace.py", PACE),

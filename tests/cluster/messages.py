@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -135,9 +135,30 @@ def opaque(*given: Any) -> tuple[Array, Array]:
     return np.concatenate(blobs), np.cumsum([0, *map(len, blobs)])
 
 
-def _batch(data: Any, lease: int = 0) -> Sent:
-    meta, body = batches.pack_batch(batch(data, 2), draws=3, told=["told"], lease=lease)
+def leased(found: Batch, number: Any) -> Batch:
+    """The batch, drawn with a lease of this number."""
+    found._lease = cast("Any", None), number
+    return found
+
+
+def _batch(found: Batch) -> Sent:
+    meta, body = batches.pack_batch(found, draws=3, told=["told"])
     return Sent(Kind.ANSWER, meta, joined(body), 9)
+
+
+def _mixed() -> Sent:
+    """Of protocol 5."""
+    found = leased(batch(PLAIN, 2), (1 << 63, 0, 7))
+    found.source = np.int32([0, 2])
+    return _batch(found)
+
+
+def _leased_draw() -> Sent:
+    """Of protocol 5."""
+    draw = {"n": 2, "timeout": None, "replace": True, "now": True, "columns": None, "draws": 9, "mixture": 0}
+    arguments = {**draw, "loader": 8, "turn": 1, "ours": [7], "lease": 60.0}
+    meta, body = values.call_of("draw", "t", arguments, once=True)
+    return Sent(Kind.CALL, meta, joined(body), 7)
 
 
 def _call() -> Sent:
@@ -246,16 +267,18 @@ MESSAGES: dict[str, Sent] = {
     "acknowledge": _acknowledge(),
     "ping": Sent(Kind.PING, b""),
     "pong": Sent(Kind.PONG, b""),
-    "batch": _batch(PLAIN),
-    "ragged": _batch(RAGGED),
-    "opaque": _batch(opaque({"a": np.arange(3)}, "b")),
+    "batch": _batch(batch(PLAIN, 2)),
+    "ragged": _batch(batch(RAGGED, 2)),
+    "opaque": _batch(batch(opaque({"a": np.arange(3)}, "b"), 2)),
     "watch": _watch(),
     "news": _news(),
-    "leased": _batch(PLAIN, 1 << 63),
+    "leased": _batch(leased(batch(PLAIN, 2), 1 << 63)),
     "ack": _ack(),
     "gone": _gone(),
     "many": _many(),
     "blocks": _blocks(),
+    "mixed": _mixed(),
+    "leased draw": _leased_draw(),
 }
 
 _STRUCTS: dict[str, type[Any]] = {
@@ -300,6 +323,7 @@ def reader_of(name: str) -> Callable[[bytes, Array], Any]:
         "watch": _read_call,
         "ack": _read_call,
         "many": _read_call,
+        "leased draw": _read_call,
         "blocks": lambda meta, body: list(blocks_of(body, handshake.decoded(values.Answer, meta).header_bytes)),
         "news": lambda meta, body: values.value_of(Message(Kind.ANSWER, 7, 0, meta, body)),
         "gone": lambda meta, body: values.value_of(Message(Kind.ANSWER, 7, 0, meta, body)),

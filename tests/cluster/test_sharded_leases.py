@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from leasing import LONG, keys_of, leased, take
+from leasing import LONG, PATIENCE, keys_of, leased, take
 from pains import until
 from warm import WARM
 
@@ -65,12 +65,27 @@ def test_leases_on_another_node_end_with_the_handle(nodes: list[Node], stores: l
     process = WARM.Process(target=_lease_and_wait, args=(nodes[0].name, theirs))  # type: ignore[attr-defined]
     process.start()
     keys = ours.recv()
-    assert leased(table) == 2
+    with stores[0].table("u").loader(2, prefetch=1, lease=LONG, timeout=PATIENCE) as loader:
+        batch = next(loader)
+        assert leased(table) == 6
+    assert leased(table) == 4
+    assert table.ack(batch) == 2
     ours.send("end")
     process.join(120)
     until(lambda: leased(table) == 0, "the leases to end")
     assert table.ack(keys) == 0
     stores[1].drop_table("u")
+
+
+def test_a_loader_leases_items_of_its_nodes_shard(stores: list[ClusterStore], table: di_store.Table) -> None:
+    with table.loader(2, prefetch=1, lease=LONG, timeout=PATIENCE) as loader:
+        batch = next(loader)
+        assert len(set(shards_of(batch.keys))) == 1
+        assert leased(table) == 4
+    assert leased(table) == 2
+    assert batch.lease is not None
+    assert batch.lease.extend(LONG) == 2
+    assert (stores[1].table("t").ack(batch), table.ack(batch)) == (2, 0)
 
 
 CALLS: dict[str, Callable[[di_store.Table, Any], int]] = {
@@ -118,5 +133,7 @@ def test_draws_over_all_shards_have_no_leases(stores: list[ClusterStore]) -> Non
     table, keys = filled(stores[0], "m", [4, 4, 4], draw="mass")
     with pytest.raises(ValueError, match=r'lease=5.* with draw="mass"'):
         table.sample(1, lease=5)
+    with pytest.raises(ValueError, match=r'lease=5.* with draw="mass"'):
+        table.loader(1, lease=5)
     assert table.ack(keys) == 0
     stores[0].drop_table("m")

@@ -111,7 +111,7 @@ MUTANTS = [
     Mutant(
         "a-dropped-table-keeps-the-leases-of-others",
         "leases",
-        "src/di_store/replay/local_mixture.py::LocalMixture._in_each",
+        "src/di_store/replay/mixture.py::MixtureBackend._in_each",
         "except TableNotFound:",
         "except ZeroDivisionError:",
         (f"{MIXTURE}::test_a_dropped_table_does_not_keep_the_others",),
@@ -119,7 +119,7 @@ MUTANTS = [
     Mutant(
         "a-mixture-ends-leases-of-a-later-draw",
         "leases",
-        "src/di_store/replay/local_mixture.py::LocalMixture._in_each",
+        "src/di_store/replay/mixture.py::MixtureBackend._in_each",
         "else numbers[place]",
         "else ANY_LEASE",
         (f"{MIXTURE}::test_each_table_holds_its_part", f"{MIXTURE}::test_a_lease_belongs_to_who_drew_it"),
@@ -131,6 +131,14 @@ MUTANTS = [
         "      lease->holder = session_holder(session.mark) | (lease->holder & kLeaseUncounted);\n",
         "",
         (f"{CLIENTS}::test_leases_outlive_agents", PROGRAM),
+    ),
+    Mutant(
+        "a-loader-hands-out-what-a-dead-agent-has-lost",
+        "leases",
+        "src/di_store/client/drawing.py::RemoteDraws.deliver",
+        "not holds_all(self._lease, self._seconds, deadline)",
+        "False",
+        (f"{CLIENTS}::test_an_agent_dies_while_a_batch_is_delivered",),
     ),
     Mutant(
         "a-replaced-agent-delivers-leases",

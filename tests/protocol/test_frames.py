@@ -27,6 +27,7 @@ from cluster.messages import (
     framed,
     heads,
     joined,
+    leased,
     opaque,
     reader_of,
     received,
@@ -94,10 +95,10 @@ def test_a_message_arrives_as_it_was_sent(name: str) -> None:
 
 @pytest.mark.parametrize("data", [PLAIN, RAGGED, opaque([1, np.arange(3)], None), {}])
 def test_a_batch_arrives_as_it_was_sent(data: Any) -> None:
-    sent = batch(data, 2)
-    meta, body = batches.pack_batch(sent, draws=5, lease=2**64 - 1)
-    found, draws, lease = batches.unpack_batch(meta, array(joined(body)), trusted=False)
-    assert (draws, lease, found.table_size, found.live, found.source) == (5, 2**64 - 1, 7, None, None)
+    sent = leased(batch(data, 2), 2**64 - 1)
+    meta, body = batches.pack_batch(sent, draws=5)
+    found, draws, leases = batches.unpack_batch(meta, array(joined(body)), trusted=False)
+    assert (draws, leases, found.table_size, found.live, found.source) == (5, {0: 2**64 - 1}, 7, None, None)
     for name in ("keys", "priorities", "probabilities", "weights", "times_sampled", "versions", "episodes", "starts"):
         assert same(getattr(found, name), getattr(sent, name))
     if isinstance(data, tuple):
@@ -106,6 +107,17 @@ def test_a_batch_arrives_as_it_was_sent(data: Any) -> None:
         assert [row.tolist() for row in found.data["tokens"]] == [[0, 1], [2, 3, 4]]
     else:
         assert same(found.data, data)
+
+
+def test_a_batch_of_a_mixture_names_the_draw_of_each_table() -> None:
+    sent = leased(batch(PLAIN, 2), (2**64 - 1, 0, 7))
+    sent.source = np.array([0, 2], np.int32)
+    meta, body = batches.pack_batch(sent)
+    whole = joined(body)
+    assert batches.unpack_batch(meta, array(whole), trusted=False)[2] == {0: 2**64 - 1, 2: 7}
+    before, source, after = whole.rpartition(sent.source.tobytes())
+    with pytest.raises(CorruptData, match="several draws"):
+        batches.unpack_batch(meta, array(before + bytes(len(source)) + after), trusted=False)
 
 
 @given(

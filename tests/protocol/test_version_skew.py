@@ -96,16 +96,18 @@ def test_a_too_new_agent_is_refused(serve: Serve, tmp_path: Path) -> None:
     """A client of this version is refused, and one of the agent's own is served."""
     path = version(tmp_path, NEWEST + 1, NEWEST + 2)
     served = serve(PYTHONPATH=path)
-    with pytest.raises(LayoutMismatch, match=f"speaks protocols {OLDEST} to {NEWEST}, this agent 5 to 6"):
+    spoken = f"speaks protocols {OLDEST} to {NEWEST}, this agent {NEWEST + 1} to {NEWEST + 2}"
+    with pytest.raises(LayoutMismatch, match=spoken):
         served.connect()
     with client(served.address, path) as program:
-        assert program.line() == "5 6"
+        assert program.line() == f"{NEWEST + 1} {NEWEST + 2}"
 
 
 def test_a_too_new_client_is_refused(serve: Serve, tmp_path: Path) -> None:
     """It is told both ranges and what to do; clients of the agent's version go on."""
     served, path = serve(), version(tmp_path, NEWEST + 1, NEWEST + 2)
-    told = pytest.raises(AssertionError, match=r"LayoutMismatch: .* 5 to 6, this agent 1 to 4(.|\n)*agents first")
+    spoken = f"{NEWEST + 1} to {NEWEST + 2}, this agent {OLDEST} to {NEWEST}"
+    told = pytest.raises(AssertionError, match=rf"LayoutMismatch: .* {spoken}(.|\n)*agents first")
     with client(served.address, path) as program, told:
         program.line()
     with served.connect() as store:

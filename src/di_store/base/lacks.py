@@ -65,12 +65,11 @@ def no_aio(shown: str) -> StoreError:
     )
 
 
-def check_option(there: Declares, option: str, value: Any, call: str | None = None) -> None:
-    """Refuse an option that is missing. `call`: the only call that lacks it, declared as ``call(option)``; None: all.
+def check_option(there: Declares, option: str, value: Any) -> None:
+    """Refuse an option that is missing.
 
     Raises:
         ValueError: it is.
     """
-    if (lack := there.lacks.get(option if call is None else f"{call}({option})")) is not None:
-        given = f"{option}={shown(value)}"
-        raise ValueError(f"{given if call is None else f'{call}({given})'} {lack.why}; {lack.remedy}")
+    if (lack := there.lacks.get(option)) is not None:
+        raise ValueError(f"{option}={shown(value)} {lack.why}; {lack.remedy}")

@@ -10,8 +10,7 @@ import contextlib
 import itertools
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from di_store.base import config
 from di_store.base.errors import DrawsLost, LayoutMismatch, NodeUnavailable, StoreError, Timeout
@@ -20,10 +19,11 @@ from di_store.client.agent_client import AgentClient, IdempotencyToken
 from di_store.client.channel import Channel
 from di_store.client.session import RemoteSession
 from di_store.protocol.batches import unpack_batch
-from di_store.protocol.handshake import LEASES
+from di_store.protocol.handshake import LEASES, LEASES_OF_LOADERS
 from di_store.replay.batch import Batch
 from di_store.replay.handle import TableHandle
-from di_store.replay.sampling import Stopped, Terms, WholeBatch
+from di_store.replay.lease import Lease, Leasing, give_back, holds_all
+from di_store.replay.sampling import Stopped, Terms
 from di_store.runtime.deadline import Deadline
 
 _CLOSE_SECONDS = 1.0
@@ -31,25 +31,40 @@ _CHECK_SECONDS = 60.0
 _MOST_KEPT = 8  # batches whose delivery was interrupted, of different calls
 
 
+class RemoteDrawn(Leasing, Protocol):
+    """A table or mixture of a remote store.
+
+    Attributes:
+        target: the table's name and identity; "": a mixture.
+        places: number of tables of the mixture; 0: a table.
+    """
+
+    target: tuple[str, str]
+    places: int
+
+    @property
+    def session(self) -> RemoteSession:
+        """With the agent."""
+
+
 class _Kept(NamedTuple):
-    """A received batch, the number of its draws, the call that delivers it, and the number of its lease."""
+    """A received batch, the number of its draws, and the call that delivers it."""
 
     batch: Batch
     draws: int
     delivery: IdempotencyToken
-    lease: int
 
 
 def sampled(
-    session: RemoteSession,
-    target: tuple[str, str],
+    drawn: RemoteDrawn,
     mixture: int,
     terms: Terms,
     beta: float | None,
     columns: str | Iterable[str] | None,
     out: Batch | None,
 ) -> Batch:
-    """`Table.sample` and `Mixture.sample`."""
+    """`Table.sample` and `Mixture.sample`. `mixture`: the number by which the agent knows it."""
+    session, target = drawn.session, drawn.target
     n, deadline = terms.n, terms.deadline or Deadline(terms.timeout)
     arguments = {
         "n": n,
@@ -62,16 +77,16 @@ def sampled(
     }
     if terms.lease is not None:
         arguments["lease"] = terms.lease
-        _begin_leasing(session.channel)
+        _begin_leasing(session.channel, LEASES_OF_LOADERS if mixture else LEASES)
     what = f"sample of {n} from {'a mixture' if mixture else f'table {target[0]!r}'}"
     channel = session.channel
     while True:
         kept = session.kept.pop(repr((target, arguments)), None) if session.kept else None
         again = kept is not None  # a lease may be over since the interrupted call
-        kept = kept or _drawn(session, target, arguments, deadline, what)
+        kept = kept or _drawn(drawn, arguments, deadline, what)
         if kept.draws:
             try:
-                if not _arrived(session, target, kept, again, terms, deadline, what):
+                if not _arrived(session, kept, again, terms.lease or 0.0, deadline, what):
                     continue
             except DrawsLost:  # they were given back: others may get these items
                 if deadline.left == 0:
@@ -85,35 +100,42 @@ def sampled(
                 _keep(session, repr((target, arguments)), kept)
                 channel.client.drop_idle()  # the agent gives back what it held for such a connection
                 raise
-        terms.lease_number = kept.lease
         return kept.batch if out is None else _into(out, kept.batch)
 
 
-def _begin_leasing(channel: Channel) -> None:
+def _begin_leasing(channel: Channel, protocol: int) -> None:
     """Have the agent see from now on that the holder of leases lives.
 
     Raises:
-        LayoutMismatch: the agent is older than leases.
+        LayoutMismatch: the agent is older than such leases, which have come with this protocol.
     """
-    if 0 < channel.client.protocol < LEASES:
+    if 0 < channel.client.protocol < protocol:
         raise LayoutMismatch(
-            f"the agent at {channel.node} is older than leases of clients", remedy="update the agent: di-store serve"
+            f"the agent at {channel.node} is older than such leases of clients",
+            remedy="update the agent: di-store serve",
         )
     channel.client.beat()
 
 
-def _drawn(
-    session: RemoteSession, target: tuple[str, str], arguments: dict[str, Any], deadline: Deadline, what: str
-) -> _Kept:
+def _note_lease(batch: Batch, drawn: RemoteDrawn, numbers: dict[int, int]) -> None:
+    """Let the batch name its lease. `numbers`: of its draws, by place of their table."""
+    if numbers:
+        by_place = tuple(numbers.get(place, 0) for place in range(drawn.places))
+        batch._lease = drawn, by_place or numbers[0]
+
+
+def _drawn(drawn: RemoteDrawn, arguments: dict[str, Any], deadline: Deadline, what: str) -> _Kept:
     """A received batch."""
+    session, target = drawn.session, drawn.target
     channel = session.channel
     number = channel.client.next_number()
     given = {**arguments, "timeout": deadline.left, "draws": number}
     try:
         message = channel.ask("sample", given, target=target, timeout=deadline, what=what)
         whose = _whose(target)
-        batch, draws, lease = unpack_batch(message.meta, message.body, trusted=channel.allow_pickle, what=whose)
-        return _Kept(batch, draws, channel.client.new_token() if draws else IdempotencyToken(0), lease)
+        batch, draws, numbers = unpack_batch(message.meta, message.body, trusted=channel.allow_pickle, what=whose)
+        _note_lease(batch, drawn, numbers)
+        return _Kept(batch, draws, channel.client.new_token() if draws else IdempotencyToken(0))
     except NodeUnavailable:
         raise
     except BaseException as error:  # also Ctrl-C: nobody gets the batch, whose draws the agent holds
@@ -143,32 +165,27 @@ def _deliver_some(session: RemoteSession, draws: int, error: BaseException, dead
             )
 
 
-def _arrived(
-    session: RemoteSession,
-    target: tuple[str, str],
-    kept: _Kept,
-    again: bool,
-    terms: Terms,
-    deadline: Deadline,
-    what: str,
-) -> bool:
-    """Deliver a received batch. False: it has to be drawn again, because its draws were given back."""
+def _arrived(session: RemoteSession, kept: _Kept, again: bool, seconds: float, deadline: Deadline, what: str) -> bool:
+    """Deliver a received batch. False: it has to be drawn again, because its draws were given back.
+
+    Args:
+        session: with the agent.
+        kept: the batch.
+        again: whether an earlier call was interrupted while it delivered the batch.
+        seconds: of its lease.
+        deadline: of the call.
+        what: name of the call, for errors.
+    """
+    lease = kept.batch.lease
     try:
         session.channel.call("deliver", {"draws": kept.draws}, timeout=deadline, what=what, once=kept.delivery)
     except NodeUnavailable as error:
         if not error.may_be_done:
             raise
         again = True  # the agent died: what it had not delivered, the store gives back
-        if not kept.lease:
+        if lease is None:
             return False
-    if not (again and kept.lease):
-        return True
-    call = partial(session.channel.call, target=target, timeout=deadline, what=what)
-    given = {"keys": kept.batch.keys, "number": kept.lease, "timeout": deadline.left}
-    if call("extend_lease", {**given, "seconds": terms.lease}) == len(kept.batch):
-        return True
-    call("give_back", given)  # the dead agent had delivered some of it
-    return False
+    return not again or lease is None or holds_all(lease, seconds, deadline)  # the dead agent may have delivered some
 
 
 def _keep(session: RemoteSession, place: str, kept: _Kept) -> None:
@@ -208,8 +225,7 @@ class RemoteSource:
 
     def __init__(
         self,
-        session: RemoteSession,
-        target: tuple[str, str],
+        drawn: RemoteDrawn,
         mixture: Callable[[Callable[[int], Any], Deadline], Any],
         name: str,
         columns: list[str] | None,
@@ -217,14 +233,14 @@ class RemoteSource:
         """Begin.
 
         Args:
-            session: session with the agent.
-            target: the table's name and identity; "": a mixture.
+            drawn: the table or mixture.
             mixture: makes a call with the number by which the agent knows the mixture, 0 for a table.
             name: name for error texts.
             columns: columns to copy; None: all.
         """
-        self.session = session
-        self.target = target
+        self.drawn = drawn
+        self.session = session = drawn.session
+        self.target = drawn.target
         self.mixture = mixture
         self.name = name
         self.columns = columns
@@ -258,10 +274,12 @@ class RemoteSource:
     def drop_lost(self) -> None:
         """As `Source.drop_lost`. The agent has already done it."""
 
-    def check_replace(self, n: int, replace: bool, timeout: float | None = None) -> None:
-        """As `Source.check_replace`."""
-        arguments = {"n": n, "replace": replace, "columns": self.columns}
-        self.call("check_loader", arguments, Deadline(_CHECK_SECONDS if timeout is None else timeout))
+    def check(self, terms: Terms) -> None:
+        """As `DrawSource.check`."""
+        arguments = {"n": terms.n, "replace": terms.replace, "columns": self.columns}
+        self.call("check_loader", arguments, Deadline(_CHECK_SECONDS if terms.timeout is None else terms.timeout))
+        if terms.lease is not None:
+            _begin_leasing(self.session.channel, LEASES_OF_LOADERS)
 
     def call(self, method: str, arguments: dict[str, Any], deadline: Deadline, **options: Any) -> Any:
         """Make a call that names the table or mixture."""
@@ -288,6 +306,27 @@ class RemoteSource:
         return draws
 
 
+class WholeBatch:
+    """The `Copying` of a batch that is there. Nothing is left to copy."""
+
+    is_whole = True
+
+    def __init__(self, batch: Batch, size: int) -> None:
+        self._batch = batch
+        self.bytes = size
+
+    def read_ahead(self) -> bool:
+        """As `Copying.read_ahead`."""
+        return True
+
+    def copy_portion(self) -> None:
+        """As `Copying.copy_portion`."""
+
+    def batch(self) -> Batch:
+        """As `Copying.batch`."""
+        return self._batch
+
+
 class RemoteDraws:
     """The draws of one batch, which the agent holds.
 
@@ -305,6 +344,8 @@ class RemoteDraws:
         self._timeout: float | None = None
         self._deadline: Deadline | None = None  # of the `next` that waits for them
         self._delivery: IdempotencyToken | None = None
+        self._seconds = 0.0  # of its lease
+        self._lease: Lease | None = None
         self._stop: Callable[[], None] = _go_on
 
     def draw(self, terms: Terms) -> bool:
@@ -317,7 +358,7 @@ class RemoteDraws:
                 raise Stopped
 
         stop()
-        self._stop, self._timeout = stop, terms.timeout
+        self._stop, self._timeout, self._seconds = stop, terms.timeout, terms.lease or 0.0
         deadline = Deadline(0.0 if terms.now else terms.timeout)
         self._deadline = None if terms.now else deadline
         source.silent = None
@@ -333,6 +374,8 @@ class RemoteDraws:
                     "draws": self.number,
                     **source.ours(),
                 }
+                if terms.lease is not None:
+                    arguments["lease"] = terms.lease
                 try:
                     self.held, self._bytes = source.call("draw", arguments, deadline, stop=stop, once=True)
                     break
@@ -362,10 +405,13 @@ class RemoteDraws:
         what = f"loader of {source.name}"
         message = channel.ask("gather", arguments, target=source.target, timeout=deadline, what=what, stop=self._stop)
         try:
-            batch = unpack_batch(message.meta, message.body, trusted=channel.allow_pickle, what=source.name)[0]
+            found = unpack_batch(message.meta, message.body, trusted=channel.allow_pickle, what=source.name)
         except StoreError as error:
             _deliver_some(source.session, self.number, error, deadline)
             raise
+        batch, _, numbers = found
+        _note_lease(batch, source.drawn, numbers)
+        self._lease = batch.lease
         if allocate is not None and isinstance(batch.data, dict):
             batch.data = _placed(batch.data, (), allocate)
         return WholeBatch(batch, message.body.nbytes)
@@ -374,6 +420,7 @@ class RemoteDraws:
         """As `Draws.deliver`. After an interrupted call it may be called again, and continues."""
         source = self._source
         deadline, self._deadline = self._deadline or Deadline(self._timeout), None
+        again = self._delivery is not None  # a lease may be over since the interrupted call
         if self._delivery is None:
             self._delivery = source.client.new_token()
             deadline.count(source.waited)
@@ -389,14 +436,19 @@ class RemoteDraws:
                 what=f"loader of {source.name}",
             )
         except NodeUnavailable as error:
-            if error.may_be_done:  # what the dead agent had not delivered, the store gives back
+            if not error.may_be_done:
+                raise
+            again = True  # the agent died: what it had not delivered, the store gives back
+            if self._lease is None:
                 self.number = 0
                 raise DrawsLost(error.message, remedy="") from None
-            raise
         except DrawsLost:
             self.number = 0
             raise
+        lost = again and self._lease is not None and not holds_all(self._lease, self._seconds, deadline)
         self.number = 0
+        if lost:
+            raise DrawsLost("the agent was killed before it had delivered them", remedy="")
 
     def deliver_some(self, places: Sequence[int]) -> None:
         """As `Draws.deliver_some`. `copy`, which loads the values, has already done it."""
@@ -404,12 +456,16 @@ class RemoteDraws:
     def give_back(self) -> None:
         """As `Draws.give_back`. The agent is told soon, or with the next draw."""
         number, self.number, self.held = self.number, 0, 0
-        if self._delivery is not None:
-            self._source.client.end_token(self._delivery)
-            self._delivery = None
+        begun, self._delivery = self._delivery, None
+        lease, self._lease = self._lease, None
+        if begun is not None:
+            self._source.client.end_token(begun)
         if number and not self._source.session.ended():
             self._source.client.let_go(number)
-            self._source.client.beat_now()
+            if begun is not None and lease is not None:  # the agent may have delivered them
+                give_back(lease, Deadline(_CLOSE_SECONDS))
+            else:
+                self._source.client.beat_now()
 
 
 def _go_on() -> None:

@@ -11,7 +11,7 @@ from di_store.base.errors import DrawsLost, StoreError
 from di_store.client.arguments import named
 from di_store.client.drawing import RemoteSource, sampled
 from di_store.client.session import RemoteSession
-from di_store.client.table import open_remote
+from di_store.client.table import RemoteTable, open_remote
 from di_store.replay.batch import Batch
 from di_store.replay.mixture import Mixture, MixtureBackend
 from di_store.replay.sampling import Terms
@@ -23,6 +23,9 @@ T = TypeVar("T")
 class RemoteMixture(MixtureBackend):
     """A mixture of tables of a store that an agent serves."""
 
+    tables: list[RemoteTable]
+    target = "", ""
+
     def __init__(
         self, session: RemoteSession, weights: dict[str, float], columns: list[str] | None, seed: int | None
     ) -> None:
@@ -31,7 +34,8 @@ class RemoteMixture(MixtureBackend):
         self._session = session
         self._held_columns = columns
         self._chosen_by = seed
-        self._all = [open_remote(session, name, Deadline(0)) for name in weights]
+        self.tables = [open_remote(session, name, Deadline(0)) for name in weights]
+        self.places = len(weights)
         self._known: tuple[bytes, bytes] | None = None
         self._number = session.channel.client.next_number()
         weakref.finalize(self, session.channel.client.let_go, self._number)
@@ -57,7 +61,7 @@ class RemoteMixture(MixtureBackend):
                 "weights": self.weights,
                 "columns": self._held_columns,
                 "seed": self._chosen_by,
-                "identities": dict(table.target for table in self._all),
+                "identities": dict(table.target for table in self.tables),
             }
             channel.call("mix", arguments, timeout=deadline, what="mix")
             self._known = channel.known_as
@@ -84,19 +88,17 @@ class RemoteMixture(MixtureBackend):
     def pickled(self) -> tuple[Any, ...]:
         return load_remote_mixture, (self._session.pickled(), self.weights, self._held_columns, self._chosen_by)
 
-    def size(self) -> int:
-        return sum(table.size() for table in self._all)
+    def check_open(self) -> None:
+        self._session.channel.check_open()
 
     def sample(self, terms: Terms, beta: float | None, columns: str | Iterable[str] | None, out: Batch | None) -> Batch:
         if terms.deadline is None:
             terms.deadline = Deadline(terms.timeout)  # it begins now, whatever else this call has to ask
-        return self._again(
-            lambda number: sampled(self._session, ("", ""), number, terms, beta, columns, out), terms.deadline
-        )
+        return self._again(lambda number: sampled(self, number, terms, beta, columns, out), terms.deadline)
 
     def source(self, columns: str | Iterable[str] | None) -> RemoteSource:
         name = "mixture of " + ", ".join(map(repr, self.weights))
-        return RemoteSource(self._session, ("", ""), self._again, name, named(columns))
+        return RemoteSource(self, self._again, name, named(columns))
 
     def update_priorities(self, keys: Array, priorities: Array, deadline: Deadline) -> int:
         def update(number: int) -> int:

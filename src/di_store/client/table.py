@@ -30,7 +30,6 @@ from di_store.replay.incomplete import Found
 from di_store.replay.inserter import INSIDE, LATER
 from di_store.replay.keys import GoneKey
 from di_store.replay.laws import NO_LAWS
-from di_store.replay.lease import NO_LEASES_OF_LOADERS
 from di_store.replay.local_table import load_lease
 from di_store.replay.sampling import Terms
 from di_store.replay.stats import TableStats
@@ -51,8 +50,9 @@ class RemoteTable(TableBackend):
     lacks: ClassVar = {
         "export": Lack("writes where the table is", "run it there, with di_store.attach()"),
         **NO_LAWS,
-        **NO_LEASES_OF_LOADERS,
     }
+
+    places = 0
 
     def __init__(self, session: RemoteSession, described: dict[str, Any]) -> None:
         self._session = session
@@ -165,10 +165,7 @@ class RemoteTable(TableBackend):
     def sample(
         self, found: Any, terms: Terms, beta: float | None, columns: str | Iterable[str] | None, out: Batch | None
     ) -> Batch:
-        batch = sampled(self._session, self.target, 0, terms, beta, columns, out)
-        if terms.lease is not None:
-            batch._lease = self, terms.lease_number
-        return batch
+        return sampled(self, 0, terms, beta, columns, out)
 
     def peek(self, keys: Array, columns: str | Iterable[str] | None, deadline: Deadline | None = None) -> Batch:
         whose, channel = f"table {self.name!r}", self._session.channel
@@ -177,7 +174,7 @@ class RemoteTable(TableBackend):
         return unpack_batch(message.meta, message.body, trusted=channel.allow_pickle, what=whose)[0]
 
     def source(self, columns: str | Iterable[str] | None, timeout: float | Deadline | None = None) -> RemoteSource:
-        return RemoteSource(self._session, self.target, _no_mixture, f"table {self.name!r}", named(columns))
+        return RemoteSource(self, _no_mixture, f"table {self.name!r}", named(columns))
 
     def keys(self, start: int, n: int, deadline: Deadline) -> Array:
         found: Array = self._timed("keys", deadline, start=start, n=None if n == UNLIMITED else n)

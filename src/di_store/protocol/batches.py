@@ -58,9 +58,7 @@ class BatchForm(msgspec.Struct, array_like=True):
     warnings: list[str]
 
 
-def pack_batch(
-    batch: Batch, *, draws: int = 0, told: list[str] | None = None, lease: int = 0
-) -> tuple[bytes, list[Buffer]]:
+def pack_batch(batch: Batch, *, draws: int = 0, told: list[str] | None = None) -> tuple[bytes, list[Buffer]]:
     """A batch as meta and body of a message.
 
     Args:
@@ -68,7 +66,6 @@ def pack_batch(
             (`serving.keep_encoded`).
         draws: the agent's number of the held draws; 0: the draws were delivered.
         told: texts of the warnings of the call.
-        lease: number of the draw with a lease; 0: it has none.
     """
     leaves: list[BatchLeaf] = []
     arrays: list[Array] = []
@@ -77,8 +74,9 @@ def pack_batch(
     _add((), batch.data, leaves, arrays, lead)
     parts = [(name, getattr(batch, name)) for name in (*_PARTS, *_OPTIONAL)]
     given = [(name, each) for name, each in parts if each is not None]
-    if lease:
-        given.append((_LEASE, np.full(len(batch), lease, np.uint64)))
+    if batch.lease is not None:
+        numbers = np.array(batch.lease.number, np.uint64)  # one, or one for each table of a mixture
+        given.append((_LEASE, np.full(len(batch), numbers) if batch.source is None else numbers[batch.source]))
     form = BatchForm(
         leaves,
         lead,
@@ -111,8 +109,12 @@ def _add(
         arrays.append(each)
 
 
-def unpack_batch(meta: bytes, body: Array, *, trusted: bool, what: str = "a batch") -> tuple[Batch, int, int]:
-    """The batch, whose arrays are views of `body`, the number of its draws, and that of its lease; 0: it has none.
+def unpack_batch(
+    meta: bytes, body: Array, *, trusted: bool, what: str = "a batch"
+) -> tuple[Batch, int, dict[int, int]]:
+    """The batch, whose arrays are views of `body`, the number of its draws, and the numbers of its lease.
+
+    The latter come by place of the table in a mixture, 0 if there is one table. Without a lease there are none.
 
     Args:
         meta: meta of the message.
@@ -132,10 +134,17 @@ def unpack_batch(meta: bytes, body: Array, *, trusted: bool, what: str = "a batc
     data = _values(parts, arrays, trusted, what) if form.opaque else _columns(form, arrays)
     batch = Batch(data, *(parts[name] for name in _PARTS), form.table_size, parts.get("live"))
     batch.source = parts.get("source")
-    lease = parts.get(_LEASE, np.zeros(1, np.uint64))
-    if (lease != lease[:1]).any():
+    return batch, form.draws, _lease_numbers(parts)
+
+
+def _lease_numbers(parts: dict[str, Array]) -> dict[int, int]:
+    if (numbers := parts.get(_LEASE)) is None:
+        return {}
+    places = parts.get("source", np.zeros(len(numbers), np.int32))
+    pairs = set(zip(places.tolist(), numbers.tolist(), strict=True))
+    if len(found := dict(pairs)) < len(pairs):
         raise CorruptData("received a batch of several draws with a lease", remedy="")
-    return batch, form.draws, int(lease[0]) if len(lease) else 0
+    return found
 
 
 def _check_parts(parts: dict[str, Array]) -> None:

@@ -30,7 +30,7 @@ from di_store.base.errors import (
 from di_store.protocol.connection import Connection, Disconnected, Message
 from di_store.protocol.frame import Kind
 
-OLDEST, NEWEST = 1, 4
+OLDEST, NEWEST = 1, 5
 """The protocols that this version speaks."""
 WATCHES = 2
 """From this protocol on an agent tells of new versions of weights: `watch_versions`."""
@@ -40,6 +40,8 @@ REASONS = 4
 """From this protocol on an agent tells why items left a table."""
 MANY_OBJECTS = 4
 """From this protocol on one call reads or deletes many objects: `get_many`, `delete_each`."""
+LEASES_OF_LOADERS = 5
+"""From this protocol on a client's loaders and mixtures may draw with a lease."""
 NONCE_BYTES = 32
 _TOKEN_REMEDY = "give both sides the same token: DI_STORE_TOKEN, `di-store serve --token-file`, connect(token=)"
 

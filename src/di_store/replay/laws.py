@@ -67,7 +67,7 @@ def draw_terms(
     Raises:
         ValueError, TypeError: an argument is wrong, or the table lacks it.
     """
-    seconds, options = lease_seconds(drawn, lease), given_options(options)
+    seconds, options = lease_seconds(lease), given_options(options)
     for name, value in options.items():
         check_option(drawn, name, value)
     count, repeats, law = _read(n, config.flag("replace", replace), options)

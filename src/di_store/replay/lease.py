@@ -8,15 +8,10 @@ from typing import Any, Protocol
 from di_store._core import LeaseEnd
 from di_store.base import config
 from di_store.base.dtypes import Array
-from di_store.base.lacks import IN_MEMORY_ONLY, Declares, check_option
 from di_store.runtime.deadline import Deadline
 
 ANY_LEASE = 0
 """In place of a number: the lease that an item has now."""
-NO_LEASES = dict.fromkeys(("lease", "ack", "give_back", "extend"), IN_MEMORY_ONLY)
-"""The calls and options that mixtures of tables elsewhere lack."""
-NO_LEASES_OF_LOADERS = {"loader(lease)": IN_MEMORY_ONLY}
-"""The option that tables of other machines and tables in parts lack."""
 
 
 class Leasing(Protocol):
@@ -24,6 +19,9 @@ class Leasing(Protocol):
 
     def shown(self) -> str:
         """As `TableBackend.shown`."""
+
+    def end_leases(self, keys: Array, number: Any, how: LeaseEnd, deadline: Deadline) -> int:
+        """As `TableBackend.end_leases`."""
 
     def extend_leases(self, keys: Array, number: Any, seconds: float, deadline: Deadline) -> int:
         """As `Lease.extend`."""
@@ -68,23 +66,31 @@ class Lease:
         return self._table.pickled_lease(self.number, self.keys)
 
 
+def holds_all(lease: Lease, seconds: float, deadline: Deadline) -> bool:
+    """Whether a lease still holds all its items, and now does for `seconds`. If not, those that it holds come back."""
+    if lease._table.extend_leases(lease.keys, lease.number, seconds, deadline) == len(lease.keys):
+        return True
+    give_back(lease, deadline)
+    return False
+
+
+def give_back(lease: Lease, deadline: Deadline) -> int:
+    """Give back the items that a lease holds. Returns how many."""
+    return lease._table.end_leases(lease.keys, lease.number, LeaseEnd.RETURNED, deadline)
+
+
 def ack_how(counts: Any) -> LeaseEnd:
     """How `Table.ack` ends leases. `counts`: as given; TypeError unless it is a bool."""
     return LeaseEnd.ACKNOWLEDGED if config.flag("counts", counts) else LeaseEnd.DROPPED
 
 
-def lease_seconds(table: Declares, lease: Any, *, loads: bool = False) -> float | None:
-    """Seconds of a draw's lease; None: it has none. `loads`: the draws are a loader's.
+def lease_seconds(lease: Any) -> float | None:
+    """Seconds of a draw's lease; None: it has none.
 
     Raises:
-        ValueError: negative or not finite, or the table has no leases. TypeError: not a number.
+        ValueError: negative or not finite. TypeError: not a number.
     """
-    if lease is None:
-        return None
-    check_option(table, "lease", lease)
-    if loads:
-        check_option(table, "lease", lease, call="loader")
-    return _seconds("lease", lease)
+    return None if lease is None else _seconds("lease", lease)
 
 
 def _seconds(option: str, seconds: Any) -> float:

@@ -16,7 +16,6 @@ from typing import Any, NoReturn, Protocol, TypedDict, TypeVar
 
 from di_store.base import config
 from di_store.base.errors import DrawsLost, StoreClosed, StoreError
-from di_store.base.lacks import Declares
 from di_store.replay.batch import Batch
 from di_store.replay.devices import Placer
 from di_store.replay.lease import lease_seconds
@@ -67,7 +66,7 @@ class Following(Protocol):
         """As `Session.follow`."""
 
 
-class Drawn(Declares, Protocol):
+class Drawn(Protocol):
     """The backend of the table or mixture that a loader draws from."""
 
     @property
@@ -96,10 +95,9 @@ class Loader:
         for name in options:
             if name not in LOADER_OPTIONS:
                 raise TypeError(f"loader() got an unexpected keyword argument {name!r}")
-        timeout, replace = options.get("timeout"), options.get("replace", True)
-        lease = lease_seconds(drawn, options.get("lease"), loads=True)
-        terms = Terms(check_n(batch_size, "batch_size"), timeout, replace=replace, lease=lease)
-        source.check_replace(terms.n, replace, timeout)
+        terms = Terms(check_n(batch_size, "batch_size"), options.get("timeout"), replace=options.get("replace", True))
+        terms.lease = lease_seconds(options.get("lease"))
+        source.check(terms)
         prefetch = config.count("prefetch", options.get("prefetch", 2), minimum=0, maximum=MAX_PREFETCH)
         beta = options.get("beta")
         if not callable(beta) and beta is not None:

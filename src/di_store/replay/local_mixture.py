@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from di_store._core import LeaseEnd
 from di_store.base.dtypes import Array
-from di_store.base.errors import StoreError, TableNotFound
-from di_store.base.lacks import Lacks
+from di_store.base.errors import StoreError
 from di_store.replay.batch import Batch
 from di_store.replay.keys import plain, shards_of
-from di_store.replay.lease import ANY_LEASE, Lease
 from di_store.replay.local_table import LocalTable, local_table
 from di_store.replay.lost import without_lost
-from di_store.replay.mixture import Mixture, MixtureBackend, backend_of
+from di_store.replay.mixture import Mixture, MixtureBackend
 from di_store.replay.mixture_source import MixtureDraws, MixtureSource, OutAllocator, TableChoice
 from di_store.replay.sampling import Terms, check_fits, copied
 from di_store.runtime.deadline import Deadline
@@ -34,7 +31,7 @@ def _drawn(draws: MixtureDraws, terms: Terms, beta: float | None, allocate: OutA
 class LocalMixture(MixtureBackend):
     """A mixture of tables of a store that this process is attached to."""
 
-    lacks: ClassVar[Lacks] = {}
+    tables: list[LocalTable]
 
     def __init__(
         self,
@@ -65,13 +62,13 @@ class LocalMixture(MixtureBackend):
     def pickled(self) -> tuple[Any, ...]:
         return load_mixture, (self.store, self.weights, self._columns, self._seed, self._session.readonly)
 
-    def size(self) -> int:
-        return sum(table.size() for table in self.tables)
+    def check_open(self) -> None:
+        self._open()
 
     def sample(self, terms: Terms, beta: float | None, columns: str | Iterable[str] | None, out: Batch | None) -> Batch:
         whole, n = self._open(), terms.n
         check_fits(whole.arena, n)
-        whole.check_replace(n, terms.replace)
+        whole.check(terms)
         draws = (whole if columns is None else whole.only(columns)).begin(n)
         draws.leasing = self
         batch = without_lost(whole.arena, _drawn, draws, terms, beta, None if out is None else OutAllocator(out))
@@ -94,43 +91,6 @@ class LocalMixture(MixtureBackend):
             if (places == place).any()
         )
 
-    def end_leases(self, keys: Array, numbers: Any, how: LeaseEnd, deadline: Deadline) -> int:
-        return self._in_each(keys, numbers, lambda table, own, number: table.end_leases(own, number, how, deadline))
-
-    def extend_leases(self, keys: Array, numbers: Any, seconds: float, deadline: Deadline) -> int:
-        return self._in_each(
-            keys, numbers, lambda table, own, number: table.extend_leases(own, number, seconds, deadline)
-        )
-
-    def pickled_lease(self, numbers: Any, keys: Array) -> tuple[Any, ...]:
-        return load_lease, (*self.pickled(), numbers, keys)
-
-    def _in_each(self, keys: Array, numbers: Any, call: Callable[[LocalTable, Array, int], int]) -> int:
-        """The sum of a call on each table's leases. If it fails in one table, the others' are made first."""
-        self._open()
-        places, own = shards_of(keys), plain(keys)
-        made = 0
-        failed: StoreError | None = None
-        for place, table in enumerate(self.tables):
-            mine = places == place
-            if not mine.any():
-                continue
-            number = numbers if numbers == ANY_LEASE else numbers[place]
-            if number == ANY_LEASE and numbers != ANY_LEASE:  # nothing was drawn from this table
-                continue
-            try:
-                made += call(table, own[mine], number)
-            except TableNotFound:  # it was dropped, and its leases with it
-                pass
-            except StoreError as error:
-                failed = failed or error
-        try:
-            if failed is not None:
-                raise failed
-        finally:
-            del failed  # the error keeps this frame
-        return made
-
     def _end_with(self, why: StoreError) -> None:
         """The store's handle is closed."""
         self._ended = self._ended or why
@@ -144,11 +104,6 @@ class LocalMixture(MixtureBackend):
         for table in self.tables:
             table.writable()
         return source
-
-
-def load_lease(load: Any, arguments: tuple[Any, ...], numbers: Any, keys: Array) -> Lease:
-    """Unpickle a lease; `load` and `arguments` are those of its mixture."""
-    return Lease(backend_of(load(*arguments)), numbers, keys)
 
 
 def load_mixture(

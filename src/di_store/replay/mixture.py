@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from di_store._core import LeaseEnd
 from di_store.base import config
 from di_store.base.dtypes import Array
-from di_store.base.errors import shown
-from di_store.base.lacks import Lacks, lacking
+from di_store.base.errors import StoreError, TableNotFound, shown
+from di_store.base.lacks import Lacks
 from di_store.replay.batch import Batch, host_array, key_array, leased_keys
-from di_store.replay.keys import MOST_SHARDS
+from di_store.replay.keys import MOST_SHARDS, plain, shards_of
 from di_store.replay.laws import draw_terms
-from di_store.replay.lease import NO_LEASES, ack_how
+from di_store.replay.lease import ANY_LEASE, Lease, ack_how
 from di_store.replay.loader import Following, Loader, LoaderOptions
 from di_store.replay.prefetch import DrawSource
 from di_store.replay.sampling import Terms
+from di_store.replay.table_backend import TableBackend
 from di_store.runtime.deadline import Deadline
 
 if TYPE_CHECKING:
@@ -32,14 +33,16 @@ class MixtureBackend(ABC):
 
     Attributes:
         weights: weight of each table by name.
+        tables: the tables, in the order of `weights`.
         store: name of the store that has the tables.
         kind: the kind of handle, in words for an error.
         lacks: the calls and options that this kind of mixture lacks, each with the reason.
     """
 
     kind = "mixture"
-    lacks: ClassVar[Lacks] = NO_LEASES
+    lacks: ClassVar[Lacks] = {}
     weights: dict[str, float]
+    tables: Sequence[TableBackend]
     store: str
 
     @property
@@ -65,8 +68,12 @@ class MixtureBackend(ABC):
         """The data for another handle of the mixture, as ``__reduce__`` returns them."""
 
     @abstractmethod
+    def check_open(self) -> None:
+        """Raise the error of a closed handle."""
+
     def size(self) -> int:
         """Number of items of all tables."""
+        return sum(table.size() for table in self.tables)
 
     @abstractmethod
     def sample(self, terms: Terms, beta: float | None, columns: str | Iterable[str] | None, out: Batch | None) -> Batch:
@@ -82,15 +89,43 @@ class MixtureBackend(ABC):
 
     def end_leases(self, keys: Array, numbers: Any, how: LeaseEnd, deadline: Deadline) -> int:
         """As `Mixture.ack` and `Mixture.give_back`. `numbers`: of the draws, by table, or `ANY_LEASE`."""
-        raise lacking(self, "give_back" if how is LeaseEnd.RETURNED else "ack")
+        return self._in_each(keys, numbers, lambda table, own, number: table.end_leases(own, number, how, deadline))
 
     def extend_leases(self, keys: Array, numbers: Any, seconds: float, deadline: Deadline) -> int:
         """As `Lease.extend`."""
-        raise lacking(self, "extend")
+        return self._in_each(
+            keys, numbers, lambda table, own, number: table.extend_leases(own, number, seconds, deadline)
+        )
 
     def pickled_lease(self, numbers: Any, keys: Array) -> tuple[Any, ...]:
         """What ``Lease.__reduce__`` returns."""
-        raise lacking(self, "extend")
+        return load_lease, (*self.pickled(), numbers, keys)
+
+    def _in_each(self, keys: Array, numbers: Any, call: Callable[[TableBackend, Array, int], int]) -> int:
+        """The sum of a call on each table's leases. If it fails in one table, the others' are made first."""
+        self.check_open()
+        places, own = shards_of(keys), plain(keys)
+        made = 0
+        failed: StoreError | None = None
+        for place, table in enumerate(self.tables):
+            mine = places == place
+            if not mine.any():
+                continue
+            number = numbers if numbers == ANY_LEASE else numbers[place]
+            if number == ANY_LEASE and numbers != ANY_LEASE:  # nothing was drawn from this table
+                continue
+            try:
+                made += call(table, own[mine], number)
+            except TableNotFound:  # it was dropped, and its leases with it
+                pass
+            except StoreError as error:
+                failed = failed or error
+        try:
+            if failed is not None:
+                raise failed
+        finally:
+            del failed  # the error keeps this frame
+        return made
 
 
 class Mixture:
@@ -186,6 +221,11 @@ class Mixture:
 def backend_of(mixture: Mixture) -> MixtureBackend:
     """The mixture's backend."""
     return mixture._backend
+
+
+def load_lease(load: Any, arguments: tuple[Any, ...], numbers: Any, keys: Array) -> Lease:
+    """Unpickle a lease; `load` and `arguments` are those of its mixture."""
+    return Lease(backend_of(load(*arguments)), numbers, keys)
 
 
 def checked_mix(

@@ -26,7 +26,7 @@ from di_store.replay.sampling import (
     check_replace,
     collect,
 )
-from di_store.replay.table_source import AttachedSource, held_draws, may_draw
+from di_store.replay.table_source import AttachedSource, deliver, held_draws, may_draw
 from di_store.runtime.forks import in_child
 from di_store.runtime.waits import run
 
@@ -118,10 +118,10 @@ class MixtureSource(AttachedSource):
         chosen = self.columns if columns is None else config.names("columns", columns)
         return MixtureSource(self.handles, self._choice, chosen)
 
-    def check_replace(self, n: int, replace: bool, timeout: float | None = None) -> None:
-        """Check the option `replace` of batches of n: any table may have to give all n examples."""
+    def check(self, terms: Terms) -> None:
+        """As `DrawSource.check`: any table may have to give all examples."""
         for handle in self.handles:
-            check_replace(handle, 1, replace)
+            check_replace(handle, 1, terms.replace)
 
     def beta(self) -> float | None:
         """None: each table's own sampler gives the exponent."""
@@ -343,6 +343,7 @@ class MixturePart:
     def try_draw(self, terms: Terms, holding: bool) -> None:
         """Draw what is available now, without waiting; `holding`: this process holds draws of other tables."""
         now = Terms(terms.n, 0, stop=terms.stop, ours=terms.ours, replace=terms.replace, lease=terms.lease)
+        now.lends = terms.lends
         self.seen = self.handle.native.items_seq()
         try:
             self.draw(now, holding)
@@ -377,7 +378,7 @@ class MixturePart:
             await_columns(self.handle, own)
             reader = self.handle.reader()
             check_fits(self.handle.arena, own.n, self.handle.bytes_of(None))
-            self.draws = self.draws or reader.begin(not terms.replace, terms.lease)
+            self.draws = self.draws or terms.begin(self.handle)
             self.held = collect(self.handle, reader, self.draws, own)
             self._beta = self.handle.native.beta
         finally:
@@ -396,7 +397,7 @@ class MixturePart:
     def deliver(self) -> None:
         """Note that the caller has the batch."""
         if self.draws is not None:
-            self.handle.reader().deliver(self.draws)
+            deliver(self.handle, self.draws)
 
     def deliver_some(self, places: list[int]) -> None:
         """As `Draws.deliver_some`."""

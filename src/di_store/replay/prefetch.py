@@ -55,11 +55,8 @@ class DrawSource(Protocol):
     def beta(self) -> float | None:
         """The sampler's exponent of the importance weights; None: weights are 1, or each table has its own."""
 
-    def check_replace(self, n: int, replace: bool, timeout: float | None = None) -> None:
-        """Check the option `replace` of batches of n; raises as the function of that name.
-
-        `timeout`: seconds for another node's answer; None: a minute.
-        """
+    def check(self, terms: Terms) -> None:
+        """Refuse terms under which batches cannot be drawn; raises as the function `check_replace`."""
 
     def begin(self, n: int) -> Draws:
         """The draws of a batch of n, not made yet."""

@@ -128,7 +128,7 @@ def reading_batch(
             if (parts := law.at_once(handle, terms, beta)) is not None:
                 return handle.batch(parts)
     while True:
-        draws = draws or reader.begin(not terms.replace, terms.lease)
+        draws = draws or terms.begin(handle)
         if law is not None:
             law.begin(draws)
         try:
@@ -221,7 +221,7 @@ class Terms:
         self.replace = replace
         self.lease = lease  # seconds for which the items are held for this batch
         self.lease_number = 0  # of the draw with the lease
-        self.lease_session: tuple[int, int] | None = None  # holds it, if the draw is for a client of this agent
+        self.lends: Callable[[TableHandle], tuple[int, int]] | None = None  # of an agent: whose session holds the lease
         self.law: Law | None = None
         self.now = now  # wait for nothing
         self.short = False  # return fewer rather than hold draws, which count, until a Pace has room for all
@@ -245,6 +245,11 @@ class Terms:
     ) -> None:
         if self.wait is not None:
             self.wait.end()
+
+    def begin(self, handle: TableHandle) -> _core.Draws:
+        """A set for draws of the table by these terms."""
+        session = None if self.lends is None else self.lends(handle)
+        return handle.reader().begin(not self.replace, self.lease, session)
 
     def patience(self, held: int, newest: float) -> float:
         """Seconds to wait before the next attempt; 0 or less: return the `held` draws now.
@@ -431,27 +436,6 @@ class Copying(Protocol):
 
     def batch(self) -> Batch:
         """The batch; call this once, when it is complete."""
-
-
-class WholeBatch:
-    """The `Copying` of a batch that is there. Nothing is left to copy."""
-
-    is_whole = True
-
-    def __init__(self, batch: Batch, size: int) -> None:
-        self._batch = batch
-        self.bytes = size
-
-    def read_ahead(self) -> bool:
-        """As `Copying.read_ahead`."""
-        return True
-
-    def copy_portion(self) -> None:
-        """As `Copying.copy_portion`."""
-
-    def batch(self) -> Batch:
-        """As `Copying.batch`."""
-        return self._batch
 
 
 class Draws(Protocol):

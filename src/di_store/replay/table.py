@@ -18,7 +18,6 @@ from di_store._core import LeaseEnd
 from di_store.base import config
 from di_store.base.dtypes import Array
 from di_store.base.errors import RowsLost, SchemaMismatch
-from di_store.base.lacks import check_option
 from di_store.layout.shape import UNLIMITED
 from di_store.policy.changes import UNCHANGED, Unchanged
 from di_store.policy.combination import MAX_CAPACITY
@@ -356,7 +355,6 @@ class Table:
         """
         number = None
         if ack is not False and config.flag("ack", ack):
-            check_option(self._backend, "ack", ack)
             keys, number = leased_keys(keys)
         elif (handle := self._backend.handle) is not None:
             try:

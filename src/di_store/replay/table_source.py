@@ -65,9 +65,9 @@ class TableSource(AttachedSource):
         if handle.schema is not None:
             handle.which(columns)  # raises for unknown names
 
-    def check_replace(self, n: int, replace: bool, timeout: float | None = None) -> None:
-        """Check the option `replace` of batches of n; raises as the function of that name."""
-        check_replace(self.handle, n, replace)
+    def check(self, terms: Terms) -> None:
+        """As `DrawSource.check`."""
+        check_replace(self.handle, terms.n, terms.replace)
 
     def beta(self) -> float | None:
         """The sampler's present exponent of the importance weights; None: weights are 1."""
@@ -99,7 +99,7 @@ class TableDraws:
         reader = handle.reader()
         check_fits(handle.arena, terms.n, handle.bytes_of(handle.which(self._columns)))
         finished = handle.native.finished  # before the draws: then they have chosen from everything
-        draws = reader.begin(not terms.replace, terms.lease, terms.lease_session)
+        draws = terms.begin(handle)
         try:
             with terms:
                 held = collect(handle, reader, draws, terms)
@@ -109,7 +109,7 @@ class TableDraws:
         if held < terms.n and terms.now and (draws.paced_out or not (finished and held)):
             reader.give_back(draws)
             return False
-        self._draws, self.held, terms.lease_number = draws, held, draws.lease
+        self._draws, self.held = draws, held
         return True
 
     def counts(self) -> dict[TableHandle, int]:
@@ -133,10 +133,7 @@ class TableDraws:
         Raises:
             DrawsLost: another agent has taken over the session of their lease.
         """
-        draws = held_draws(self._draws)
-        self._handle.reader().deliver(draws)
-        if draws.lost:
-            raise DrawsLost("another agent has taken over the client", remedy="")
+        deliver(self._handle, held_draws(self._draws))
 
     def deliver_some(self, places: Sequence[int]) -> None:
         """As `Draws.deliver_some`."""
@@ -159,6 +156,17 @@ def held_draws(draws: _core.Draws | None) -> _core.Draws:
     if draws is None:
         raise DrawsLost("these draws were given back", remedy="")
     return draws
+
+
+def deliver(handle: TableHandle, draws: _core.Draws) -> None:
+    """Note that the caller has the batch of these draws.
+
+    Raises:
+        DrawsLost: another agent has taken over the session of their lease.
+    """
+    handle.reader().deliver(draws)
+    if draws.lost:
+        raise DrawsLost("another agent has taken over the client", remedy="")
 
 
 def may_draw(handle: TableHandle, n: int, terms: Terms) -> bool:

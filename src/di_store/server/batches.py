@@ -11,7 +11,7 @@ from di_store.replay.batch import Batch
 from di_store.replay.lease import lease_seconds
 from di_store.replay.mixture import Mixture
 from di_store.replay.sampling import Terms, copied
-from di_store.replay.serving import local_of, source_of, uses_items_up
+from di_store.replay.serving import source_of, uses_items_up
 from di_store.replay.table import Table
 from di_store.server.answers import Reply
 from di_store.server.draws import HeldBatch
@@ -26,8 +26,8 @@ def _drawn(peer: Peer, target: Target, mixture: int) -> Table | Mixture:
     return peer.handles.mixture(mixture) if mixture else peer.handles.table(*target)
 
 
-def _reply(talk: Talk, batch: Batch, draws: int = 0, lease: int = 0) -> Reply:
-    meta, body = pack_batch(batch, draws=draws, told=talk.warned(), lease=lease)
+def _reply(talk: Talk, batch: Batch, draws: int = 0) -> Reply:
+    meta, body = pack_batch(batch, draws=draws, told=talk.warned())
     return Kind.ANSWER, meta, body
 
 
@@ -38,14 +38,13 @@ def _sample(talk: Talk, target: Target, arguments: dict[str, Any]) -> Reply:
     n, beta, columns = arguments["n"], arguments["beta"], arguments["columns"]
     if lease is None and not uses_items_up(drawn):
         return _reply(talk, drawn.sample(**arguments))
-    source = source_of(drawn, columns)
-    source.check_replace(n, arguments["replace"])
-    source.begin_loading(n)
-    draws = source.begin(n)
     terms = Terms(n, arguments["timeout"], arguments["min_n"], arguments["linger"], replace=arguments["replace"])
     terms.short = arguments["min_n"] is None
-    if lease is not None:
-        _lend(talk.peer, drawn, terms, lease)
+    _lend(talk.peer, terms, lease)
+    source = source_of(drawn, columns)
+    source.check(terms)
+    source.begin_loading(n)
+    draws = source.begin(n)
     draws.draw(terms)
     talk.peer.draws.hold(number, HeldBatch(draws, owner=talk))
     try:
@@ -53,16 +52,14 @@ def _sample(talk: Talk, target: Target, arguments: dict[str, Any]) -> Reply:
     except BaseException:  # nobody else knows of these draws yet
         talk.peer.draws.let_go(number)
         raise
-    return _reply(talk, batch, number, terms.lease_number)
+    return _reply(talk, batch, number)
 
 
-def _lend(peer: Peer, drawn: Table | Mixture, terms: Terms, lease: Any) -> None:
-    """Draw with a lease, which the client's session holds."""
-    if not isinstance(drawn, Table):
-        raise TypeError("received a draw with a lease from a mixture")
-    table = local_of(drawn)
-    terms.lease = lease_seconds(table, lease)
-    terms.lease_session = peer.leases.of(table)
+def _lend(peer: Peer, terms: Terms, lease: Any) -> None:
+    """Have the draw make a lease, which the client's session holds. `lease`: its seconds; None: it makes none."""
+    terms.lease = lease_seconds(lease)
+    if lease is not None:
+        terms.lends = peer.leases.of
 
 
 def _peek(talk: Talk, target: Target, arguments: dict[str, Any]) -> Reply:
@@ -77,6 +74,7 @@ def _draw(talk: Talk, target: Target, arguments: dict[str, Any]) -> Reply:
     source.begin_loading(arguments["n"])
     draws = source.begin(arguments["n"])
     terms = Terms(arguments["n"], arguments["timeout"], replace=arguments["replace"], now=arguments["now"])
+    _lend(talk.peer, terms, arguments.get("lease"))
     terms.ours = lambda handle: sum(each.draws.counts().get(handle, 0) for each in own)
     if not draws.draw(terms):
         return said(talk, [0, 0])
@@ -87,7 +85,7 @@ def _draw(talk: Talk, target: Target, arguments: dict[str, Any]) -> Reply:
 
 def _check_loader(talk: Talk, target: Target, arguments: dict[str, Any]) -> Reply:
     source = source_of(_drawn(talk.peer, target, arguments["mixture"]), arguments["columns"])
-    source.check_replace(arguments["n"], arguments["replace"])
+    source.check(Terms(arguments["n"], None, replace=arguments["replace"]))
     source.begin_loading(arguments["n"])
     return said(talk, None)
 

@@ -11,7 +11,7 @@ import contextlib
 import threading
 
 from di_store.base.errors import StoreError
-from di_store.replay.local_table import LocalTable
+from di_store.replay.handle import TableHandle
 from di_store.runtime.waits import CALL_SECONDS
 from di_store.session import Session
 
@@ -24,23 +24,32 @@ class ClientLeases:
     """
 
     def __init__(self, session: Session, link: bytes) -> None:
-        """Take over the leases that the client has from another agent. `link`: names the client."""
+        """Set the state. `link`: names the client."""
         self._arena = session.arena
         self._link = link
         self._lock = threading.Lock()
         self._marks: dict[str, tuple[int, int]] = {}  # by identity of the table
-        try:
-            self.any = self._arena.claim_session(link, CALL_SECONDS) > 0
-        except StoreError:  # a table's lock is not available: `keep` preserves what there is
-            self.any = True
+        self._has_all = False
+        self.any = False
 
-    def of(self, table: LocalTable) -> tuple[int, int]:
+    def take_over(self) -> None:
+        """Take over the leases that the client has from another agent; before any other call, and once."""
+        with self._lock:
+            if self._has_all:
+                return
+            try:
+                self.any = self._arena.claim_session(self._link, CALL_SECONDS) > 0
+            except StoreError:  # a table's lock is not available: `keep` preserves what there is
+                self.any = True
+            self._has_all = True
+
+    def of(self, table: TableHandle) -> tuple[int, int]:
         """The session's mark of a table, for a draw with a lease.
 
         Raises:
             StoreFull: the store has too many marks.
         """
-        native = table.writable().native
+        native = table.native
         with self._lock:
             found = self._marks.get(table.identity)
             if found is None or not native.owns_session(*found):

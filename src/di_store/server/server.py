@@ -323,6 +323,11 @@ class Agent:
         connection.send(Kind.WELCOME, meta=msgspec.msgpack.encode(welcome))
 
     def _join(self, hello: Hello) -> Peer:
+        peer = self._peer(hello)
+        peer.leases.take_over()
+        return peer
+
+    def _peer(self, hello: Hello) -> Peer:
         with self._lock:
             peer = self._peers.get(hello.link)
             if peer is not None:

@@ -13,11 +13,19 @@ from di_store.cluster.shards.shard import Shard
 from di_store.replay.batch import Batch
 from di_store.replay.handle import TableHandle
 from di_store.replay.keys import with_shard
+from di_store.replay.lease import Leasing
 from di_store.replay.sampling import Copying, Draws, Terms
 
 
-def of_whole(parts: Parts, shard: Shard, batch: Batch, beta: float | None, probabilities: Probabilities) -> Batch:
-    """Turn a batch of one shard into a batch of the table; `beta`: exponent of its weights."""
+def of_whole(
+    parts: Parts, shard: Shard, batch: Batch, beta: float | None, probabilities: Probabilities, leasing: Leasing
+) -> Batch:
+    """Turn a batch of one shard into a batch of the table.
+
+    `beta`: exponent of its weights; `leasing`: the table, whose keys all name their shard.
+    """
+    if (lease := batch.lease) is not None:
+        batch._lease = leasing, lease.number
     batch.keys = with_shard(batch.keys, shard.number)
     if has_probabilities(parts.settings.sampler):
         weigh(batch, probabilities.shares[shard.number], beta, probabilities.least)
@@ -28,8 +36,9 @@ def of_whole(parts: Parts, shard: Shard, batch: Batch, beta: float | None, proba
 class LocalSource:
     """The source of a loader over one node's shard."""
 
-    def __init__(self, parts: Parts, columns: Any, timeout: Seconds) -> None:
+    def __init__(self, parts: Parts, columns: Any, timeout: Seconds, leasing: Leasing) -> None:
         self._parts = parts
+        self._leasing = leasing
         self._shard = parts.own()
         self._inner = self._shard.table(timeout).source(columns)
         self.name = self._inner.name
@@ -55,9 +64,9 @@ class LocalSource:
         """As `Source.drop_lost`."""
         self._inner.drop_lost()
 
-    def check_replace(self, n: int, replace: bool, timeout: float | None = None) -> None:
-        """As `Source.check_replace`."""
-        self._inner.check_replace(n, replace, timeout)
+    def check(self, terms: Terms) -> None:
+        """As `Source.check`."""
+        self._inner.check(terms)
 
     def beta(self) -> float | None:
         """As `Source.beta`: the value that the shards last reported."""
@@ -65,14 +74,15 @@ class LocalSource:
 
     def begin(self, n: int) -> _LocalDraws:
         """As `Source.begin`."""
-        return _LocalDraws(self._parts, self._shard, self._inner.begin(n))
+        return _LocalDraws(self._parts, self._shard, self._inner.begin(n), self._leasing)
 
 
 class _LocalDraws:
     """The draws of one batch."""
 
-    def __init__(self, parts: Parts, shard: Shard, inner: Draws) -> None:
+    def __init__(self, parts: Parts, shard: Shard, inner: Draws, leasing: Leasing) -> None:
         self._parts = parts
+        self._leasing = leasing
         self._shard = shard
         self._inner = inner
 
@@ -90,7 +100,7 @@ class _LocalDraws:
         return self._inner.least_bytes()
 
     def copy(self, beta: float | None, allocate: Callable[[str, Any, Any], Any] | None) -> _LocalCopying:
-        return _LocalCopying(self._parts, self._shard, self._inner.copy(beta, allocate), beta)
+        return _LocalCopying(self._parts, self._shard, self._inner.copy(beta, allocate), beta, self._leasing)
 
     def deliver(self) -> None:
         self._inner.deliver()
@@ -105,8 +115,9 @@ class _LocalDraws:
 class _LocalCopying:
     """The batch that is being copied."""
 
-    def __init__(self, parts: Parts, shard: Shard, inner: Copying, beta: float | None) -> None:
+    def __init__(self, parts: Parts, shard: Shard, inner: Copying, beta: float | None, leasing: Leasing) -> None:
         self._parts = parts
+        self._leasing = leasing
         self._shard = shard
         self._inner = inner
         self._beta = beta
@@ -126,4 +137,5 @@ class _LocalCopying:
         return self._inner.copy_portion()
 
     def batch(self) -> Batch:
-        return of_whole(self._parts, self._shard, self._inner.batch(), self._beta, self._parts.probabilities_here())
+        batch, now = self._inner.batch(), self._parts.probabilities_here()
+        return of_whole(self._parts, self._shard, batch, self._beta, now, self._leasing)

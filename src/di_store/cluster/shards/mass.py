@@ -17,6 +17,7 @@ from numpy.random import Generator, Philox  # here, since numpy's lazy import fa
 from di_store import _core
 from di_store.base.dtypes import Array
 from di_store.base.errors import DrawsLost, EndOfData, StoreError, Timeout
+from di_store.client.drawing import WholeBatch
 from di_store.cluster.shards.merge import Allocate, merge
 from di_store.cluster.shards.parts import LOSSES, Parts
 from di_store.cluster.shards.probabilities import Probabilities, by_mass, weigh
@@ -26,7 +27,7 @@ from di_store.replay.batch import Batch
 from di_store.replay.handle import TableHandle
 from di_store.replay.keys import shards_of
 from di_store.replay.mixture_source import OutAllocator
-from di_store.replay.sampling import Stopped, Terms, WholeBatch, check_fits
+from di_store.replay.sampling import Stopped, Terms, check_fits
 from di_store.replay.stats import TableStats
 from di_store.replay.table_backend import TableBackend
 from di_store.replay.table_source import begin_learning
@@ -84,19 +85,15 @@ class MassSource:
     def drop_lost(self) -> None:
         """As `Source.drop_lost`. The shard has already done it."""
 
-    def check_replace(self, n: int, replace: bool, timeout: float | None = None) -> None:
-        """As `Source.check_replace`. Shares are random, so a shard may get more draws than it has items."""
-        if not replace:
-            raise _refused("replace=False", 'leave it out, or use draw="local"')
+    def check(self, terms: Terms) -> None:
+        """As `DrawSource.check`. Shares are random, so a shard may get more draws than it has items.
 
-    def check_lease(self, lease: float | None) -> None:
-        """Refuse a lease, for the same reason: a batch with a lease holds no item twice.
-
-        Raises:
-            ValueError: there is one.
+        A batch with a lease holds no item twice.
         """
-        if lease is not None:
-            raise _refused(f"lease={lease!r}", 'use draw="local"')
+        if not terms.replace:
+            raise _refused("replace=False", 'leave it out, or use draw="local"')
+        if terms.lease is not None:
+            raise _refused(f"lease={terms.lease:g}", 'use draw="local"')
 
     def beta(self) -> float | None:
         """As `Source.beta`: the value that the shards last reported."""

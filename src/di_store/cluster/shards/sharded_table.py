@@ -34,7 +34,6 @@ from di_store.policy.settings import Settings
 from di_store.replay.batch import Batch, empty_batch
 from di_store.replay.keys import GoneKey, plain, shards_of, with_shard
 from di_store.replay.laws import NO_LAWS
-from di_store.replay.lease import NO_LEASES_OF_LOADERS
 from di_store.replay.local_table import load_lease
 from di_store.replay.sampling import Terms
 from di_store.replay.stats import ShardedStats
@@ -65,7 +64,6 @@ class ShardedTable(TableBackend):
         "positions": _ONE_ORDER,
         "export": Lack("writes one table", "on each node, di_store.attach() opens its shard as a table of that name"),
         **NO_LAWS,
-        **NO_LEASES_OF_LOADERS,
     }
 
     def __init__(self, parts: Parts, pickled: tuple[Any, ...]) -> None:
@@ -161,8 +159,7 @@ class ShardedTable(TableBackend):
         terms.deadline = terms.deadline or Deadline(terms.timeout)
         if self.parts.by_mass:
             source = self._mass if columns is None else MassSource(self.parts, columns)
-            source.check_replace(terms.n, terms.replace)
-            source.check_lease(terms.lease)
+            source.check(terms)
             return sample_by_mass(source, terms, beta, out)
         shard, deadline = self.parts.own(), terms.deadline
 
@@ -175,10 +172,7 @@ class ShardedTable(TableBackend):
             self.parts.is_lost(shard, error, deadline)  # a node without a shard of its own draws from another one then
             raise
         probabilities = self.parts.probabilities_here(deadline)
-        whole = of_whole(self.parts, shard, batch, probabilities.beta if beta is None else beta, probabilities)
-        if terms.lease is not None:
-            whole._lease = self, terms.lease_number  # of the shard; all keys name it
-        return whole
+        return of_whole(self.parts, shard, batch, probabilities.beta if beta is None else beta, probabilities, self)
 
     def peek(self, keys: Array, columns: str | Iterable[str] | None, deadline: Deadline | None = None) -> Batch:
         places = shards_of(keys)
@@ -215,7 +209,7 @@ class ShardedTable(TableBackend):
         if self.parts.by_mass:
             return MassSource(self.parts, columns)
         seconds = check_timeout(timeout)
-        return LocalSource(self.parts, columns, _CALL_SECONDS if seconds is None else seconds)
+        return LocalSource(self.parts, columns, _CALL_SECONDS if seconds is None else seconds, self)
 
     def keys(self, start: int, n: int, deadline: Deadline) -> Array:
         """As `Table.keys`, shard by shard: oldest first in each."""
