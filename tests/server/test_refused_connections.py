@@ -42,7 +42,7 @@ from di_store.objects import codec
 from di_store.protocol import handshake, values
 from di_store.protocol.connection import MAX_CALL_BYTES, Connection, Disconnected
 from di_store.protocol.frame import Kind
-from di_store.protocol.handshake import NONCE_BYTES, Challenge, Refusal, Welcome, decoded, greet
+from di_store.protocol.handshake import NEWEST, NONCE_BYTES, Challenge, Refusal, Welcome, decoded, greet
 from di_store.server import greetings, server
 
 Serve = Callable[..., ServedStore]
@@ -213,13 +213,14 @@ def test_a_refusal_is_shown_as_one_line() -> None:
     assert len(told(caught)) < 600
 
 
-@pytest.mark.parametrize(("oldest", "newest"), [(0, 0), (5, 9), (2**63, 2**64 - 1)])
+@pytest.mark.parametrize(("oldest", "newest"), [(0, 0), (NEWEST + 1, NEWEST + 9), (2**63, 2**64 - 1)])
 def test_protocols_without_a_common_version_are_refused(served: ServedStore, oldest: int, newest: int) -> None:
     with served.leaves_nothing():
-        with pytest.raises(LayoutMismatch, match=f"speaks protocols {oldest} to {newest}, this agent 1 to 4") as caught:
+        said = f"speaks protocols {oldest} to {newest}, this agent 1 to {NEWEST}"
+        with pytest.raises(LayoutMismatch, match=said) as caught:
             greeted(served.port, oldest=oldest, newest=newest)
         assert "agents first, then clients" in told(caught)
-        connection, _ = greeted(served.port, oldest=0, newest=9)
+        connection, _ = greeted(served.port, oldest=0, newest=NEWEST + 9)
         connection.close()
 
 
