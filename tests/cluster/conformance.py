@@ -36,12 +36,16 @@ QUICK = {
     "stores": "observe/stats replay/table replay/torn",
 }
 """Files of tests/cluster/test_conformance.py, by group: each group is one run."""
-LONG = (
-    "store/finding_stores replay/hindsight store/handles model/model_based replay/streams replay/small_batches "
-    "replay/versions runtime/waits replay/back_pressure store/flat_line store/fragmentation store/dev_shm "
-    "crash/leftovers runtime/no_silent_waits disk/drive replay/large_tables objects/copies observe/true_numbers "
-    "model/model"
-)
+LONG = {
+    "long": (
+        "store/finding_stores replay/hindsight store/handles model/model_based replay/streams replay/small_batches "
+        "replay/versions"
+    ),
+    "longer": (
+        "runtime/waits replay/back_pressure store/flat_line store/fragmentation store/dev_shm crash/leftovers "
+        "runtime/no_silent_waits disk/drive replay/large_tables objects/copies observe/true_numbers model/model"
+    ),
+}
 """Files that take longer: `make far` runs them, and `make test-all` with nodes and tables in parts."""
 
 COPIES = "`get` gives copies in this process: nothing is shared, pinned, or outlives its store there"
@@ -241,7 +245,7 @@ def files_of(names: str, kind: str = "tcp") -> list[str]:
 
 def every_file(kind: str = "tcp") -> list[str]:
     """All that run with this kind of store."""
-    return [path for names in (*QUICK.values(), LONG) for path in files_of(names, kind)]
+    return [path for names in (*QUICK.values(), *LONG.values()) for path in files_of(names, kind)]
 
 
 def _beginnings(entry: str) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from cluster.conformance import LONG, OF_KIND, QUICK, apart, every_file, files_o
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
-GROUPS = {**QUICK, "long": LONG}
+GROUPS = {**QUICK, **LONG}
 
 pytestmark = [pytest.mark.extended, pytest.mark.memory_only]
 
