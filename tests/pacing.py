@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
-from leasing import LONG
+from leasing import LONG, PATIENCE
 
 import di_store
 from di_store import Pace, Spec
@@ -27,6 +28,14 @@ def prompts(store: di_store.Store, batch: int = 4, ahead: int = 1, name: str = "
     table = store.create_table(name, limiter=pace, **options)
     table.extend({"n": np.arange(PROMPTS)})
     return table
+
+
+def drawn_later(table: di_store.Table, n: int) -> tuple[threading.Thread, list[int]]:
+    """A thread that waits for a draw of n, and a list that gets the numbers drawn."""
+    found: list[int] = []
+    waiter = threading.Thread(target=lambda: found.extend(table.sample(n, timeout=PATIENCE).data["n"]))
+    waiter.start()
+    return waiter, found
 
 
 def room(table: di_store.Table, most: int = PROMPTS) -> int:

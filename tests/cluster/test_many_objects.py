@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 import di_store
-from cluster.nodes import Node, attached, cluster_nodes, stopped
+from cluster.nodes import Node, stopped
 from cluster.served import noted_calls
 from di_store.cluster.store import ClusterStore, stores_of
 from di_store.protocol import handshake
@@ -19,21 +18,14 @@ IDS = [f"{number:040x}" for number in range(1, 91)]
 VALUES: list[Any] = [np.arange(number) for number in range(90)]
 
 
-@pytest.fixture(scope="module")
-def nodes() -> Iterator[list[Node]]:
-    with cluster_nodes(f"c-{uuid.uuid4().hex[:12]}", 3) as running:
-        yield running
-
-
 @pytest.fixture
-def stores(nodes: list[Node]) -> Iterator[list[ClusterStore]]:
+def stores(stores: list[ClusterStore]) -> Iterator[list[ClusterStore]]:
     """Handles of all nodes, each of which has a third of the objects."""
-    with attached(nodes) as made:
-        for at, each in enumerate(made):
-            each.put_many(VALUES[at::3], ids=IDS[at::3])
-        yield made
-        made[0].delete(IDS)
-        assert not any(store.keys() for store in stores_of(made[0]))
+    for at, each in enumerate(stores):
+        each.put_many(VALUES[at::3], ids=IDS[at::3])
+    yield stores
+    stores[0].delete(IDS)
+    assert not any(store.keys() for store in stores_of(stores[0]))
 
 
 def same(found: list[Any]) -> bool:

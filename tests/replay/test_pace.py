@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from leasing import LONG, PATIENCE, Holder, expired
-from pacing import PROMPTS, prompts, publish, room
+from pacing import PROMPTS, drawn_later, prompts, publish, room
 from pains import until
 
 import di_store
@@ -43,9 +42,7 @@ def test_publish_wakes_draws_that_wait(store: di_store.Store) -> None:
     publish(store)
     table = prompts(store, ahead=0)
     table.sample(4)
-    found: list[int] = []
-    waiter = threading.Thread(target=lambda: found.extend(table.sample(8, timeout=PATIENCE).data["n"]))
-    waiter.start()
+    waiter, found = drawn_later(table, 8)
     until(lambda: store.stats()["waiters"], "the draw to wait")
     publish(store)
     waiter.join(PATIENCE)

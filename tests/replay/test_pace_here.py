@@ -6,7 +6,6 @@ import asyncio
 import multiprocessing as mp
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from leasing import LONG, PATIENCE
-from pacing import PROMPTS, SCHEMA, prompts, publish, room
+from pacing import PROMPTS, SCHEMA, drawn_later, prompts, publish, room
 
 import di_store
 from di_store import Pace, Queue, _core
@@ -51,9 +50,7 @@ def test_a_killed_publisher_holds_nobody_up(store: di_store.Store, point: str, t
     publish(store)
     table = prompts(store, ahead=0)
     table.sample(4)
-    found: list[int] = []
-    waiter = threading.Thread(target=lambda: found.extend(table.sample(8, timeout=PATIENCE).data["n"]))
-    waiter.start()
+    waiter, found = drawn_later(table, 8)
     process = mp.get_context("fork").Process(target=_publish_and_die, args=(store, f"{point}:1"))
     process.start()
     process.join(PATIENCE)

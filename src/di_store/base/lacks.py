@@ -20,11 +20,6 @@ class Lack(NamedTuple):
     remedy: str
 
 
-IN_MEMORY_ONLY = Lack(
-    "is for tables in this process's memory",
-    "use it in a process on the table's machine: di_store.attach(NAME).table()",
-)
-"""Of what tables on other machines and tables in parts lack."""
 Lacks: TypeAlias = "Mapping[str, Lack]"
 """The missing calls and options, by name."""
 

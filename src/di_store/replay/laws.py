@@ -10,7 +10,7 @@ from di_store import _core
 from di_store.base import config
 from di_store.base.dtypes import Array
 from di_store.base.errors import CapacityError, ObjectNotFound, Timeout, shown
-from di_store.base.lacks import IN_MEMORY_ONLY, Declares, check_option
+from di_store.base.lacks import Declares, Lack, check_option
 from di_store.policy.views import Group
 from di_store.replay.batch import Batch, check_out, host_array, key_array, wrap_ragged
 from di_store.replay.handle import TableHandle
@@ -18,7 +18,13 @@ from di_store.replay.lease import lease_seconds
 from di_store.replay.sampling import Law, Terms, check_n
 from di_store.replay.splitting import sizes_of
 
-NO_LAWS = dict.fromkeys(("keys", "probabilities", "budget"), IN_MEMORY_ONLY)
+NO_LAWS = dict.fromkeys(
+    ("keys", "probabilities", "budget"),
+    Lack(
+        "is for tables in this process's memory",
+        "use it in a process on the table's machine: di_store.attach(NAME).table()",
+    ),
+)
 """The options that tables elsewhere lack."""
 _OF_BETA = "it is the exponent of the importance weights"
 _GONE, _GONE_OF_GROUPS = (

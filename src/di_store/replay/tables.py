@@ -138,13 +138,7 @@ class Tables:
         left = seconds if seconds < 0 else max(0.0, seconds - (time.monotonic() - began))
         shape = table_shape(settings, name, needed.reserve, needed.item_bytes)
         try:
-            try:
-                native = _core.Table.create(arena, shape, left)
-            except CapacityError:  # another process has taken the room since `_needed` looked
-                if not arena.fit:
-                    raise
-                grow(arena, needed.meta_bytes + needed.reserve.bytes, left)
-                native = _core.Table.create(arena, shape, left)
+            native = self._made(shape, needed, left)
         except TableExists:  # another process has created it meanwhile
             if not exist_ok or (known := arena.table(name)) is None:
                 raise
@@ -153,6 +147,16 @@ class Tables:
             made.open().publish_layout(left)
             return made
         return self._existing(known, settings, exist_ok)
+
+    def _made(self, shape: dict[str, Any], needed: TableNeeds, seconds: float) -> _core.Table:
+        arena = self._session.arena
+        try:
+            return _core.Table.create(arena, shape, seconds)
+        except CapacityError:  # another process has taken the room since `_needed` looked
+            if not arena.fit:
+                raise
+            grow(arena, needed.meta_bytes + needed.reserve.bytes, seconds)
+            return _core.Table.create(arena, shape, seconds)
 
     def _existing(self, native: _core.Table, settings: Settings, exist_ok: bool) -> LocalTable:
         """The existing table, if `exist_ok` and its settings are the same; else `TableExists`."""
